@@ -12,23 +12,11 @@ from numerate.records.schema import CHECKSUM_KEY, checksum
 
 RECIPE_FILE = "recipe.yaml"
 
-_RECIPE_REMEDY = "Restore it from a copy, or move the run's folder away and train it again; nothing was changed."
+_REMEDY = "Restore it from a copy, or move the run's folder away and train it again; nothing was changed."
 
 
 def read_header(path: Path) -> dict[str, Any]:
     """The content of the `recipe.yaml` at `path`.
-
-    Raises `UserError` if it was damaged or modified, or written by another version; `OperationalError` if it cannot be
-    read.
-    """
-    header = read_checked_yaml(path, _RECIPE_REMEDY)
-    if not isinstance(header.get("recipe"), dict):
-        raise UserError(damage_message(path, "it has no recipe", _RECIPE_REMEDY))
-    return header
-
-
-def read_checked_yaml(path: Path, remedy: str) -> dict[str, Any]:
-    """The content of a YAML file that has a format version and ends with its checksum.
 
     Raises `UserError` if it was damaged or modified, or written by another version; `OperationalError` if it cannot be
     read.
@@ -45,14 +33,17 @@ def read_checked_yaml(path: Path, remedy: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark else path
         reason = f" ({problem})" if (problem := getattr(error, "problem", None)) else ""
-        raise UserError(damage_message(where, f"cannot be read as YAML{reason}", remedy)) from error
+        raise UserError(damage_message(where, f"cannot be read as YAML{reason}", _REMEDY)) from error
     if not isinstance(content, dict):
-        raise UserError(damage_message(path, "it is empty" if content is None else "it must be a mapping", remedy))
+        raise UserError(damage_message(path, "it is empty" if content is None else "it must be a mapping", _REMEDY))
     check_format(path, content.get("format", 1))
-    if (stored := content.pop(CHECKSUM_KEY, None)) != checksum(content):
-        reason = "it was modified: the checksum does not match"
-        missing = "it is truncated: the checksum at the end is missing"
-        raise UserError(damage_message(path, missing if stored is None else reason, remedy))
+    stored = content.pop(CHECKSUM_KEY, None)
+    if stored is None:
+        raise UserError(damage_message(path, "it is truncated: the checksum at the end is missing", _REMEDY))
+    if stored != checksum(content):
+        raise UserError(damage_message(path, "it was modified: the checksum does not match", _REMEDY))
+    if not isinstance(content.get("recipe"), dict):
+        raise UserError(damage_message(path, "it has no recipe", _REMEDY))
     return content
 
 

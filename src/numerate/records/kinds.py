@@ -14,7 +14,6 @@ from numerate.records.schema import (
     Loss,
     NonNegative,
     NonNegativeLoss,
-    Number,
     Schema,
     checksum,
     record_type,
@@ -192,83 +191,3 @@ RUN_FILE_SCHEMAS = {
     "starts.jsonl": Schema(_START, "The run is unharmed; this start is left out.", is_fatal=False),
 }
 """The files of records in the folder of a run, by name; shards of an evaluation have files of the same names."""
-
-# LEAVING: from here to the end until studies, executors and searches have types of their own --------------------------
-
-RunPath = Annotated[str, Meta(pattern=r"^(?!/)(?!(.*/)?\.\.(/|$)).+\Z")]
-RERUN_REMEDY = "The runs are unharmed: move the file away, and the same `numerate run` writes it again."
-
-PLAN_HEAD = Schema(record_type({"format runs": Count, "sha256": str}), RERUN_REMEDY)
-PLAN = Schema(
-    record_type(
-        {"run": RunPath, "key label base": str, "seed": int, "recipe? diff?": Object, "current?": bool},
-    ),
-    RERUN_REMEDY,
-)
-_REGION = record_type(
-    {
-        "mean? low? high?": Fraction,
-        "cells?": Count,
-        "labels? answers? language?": Object,
-        "non_causal_reason?": str,
-    },
-    *("low <= mean", "high >= mean"),
-)
-RESULT = Schema(
-    record_type(
-        {
-            "run": RunPath,
-            "key label? stop_reason? failure? error? traceback?": str,
-            "status": Annotated[str, Meta(pattern=r"^(done|failed)\Z")],
-            "seed?": int,
-            "last_step? worker_deaths? step? extended_from? examples? tokens? best_step?": Count,
-            "flops?": NonNegativeLoss,
-            "loss? validation_loss?": Loss,
-            "validation_exact_match? ood_validation_exact_match?": Fraction,
-            "validation_perplexity? validation_bits_per_byte?": NonNegativeLoss,
-            "final? best?": dict[str, _REGION],  # type: ignore[valid-type]
-            "timing?": record_type({"seconds? ended?": NonNegative, "start_step?": Count, "worker?": str}),
-        }
-    ),
-    "The runs are unharmed: remove the line, and the same `numerate run` reads its run again without training it.",
-)
-WORKER_STATE = Schema(
-    record_type(
-        {
-            "worker host run? label? phase?": str,
-            "pid step? steps?": Count,
-            "heartbeat started?": NonNegative,
-            "seed?": int,
-            "cells?": list[Count],
-            "loss?": Loss,
-        }
-    ),
-    "Nothing depends on it: remove the file, and a running worker writes it again.",
-    is_fatal=False,
-)
-_RESUBMIT_REMEDY = (
-    "The runs are unharmed: move the folder of this submission away, and the same command submits what is not done yet."
-)
-_FAILURE = record_type({"kind text traceback?": str, "status?": Count})
-ITEM = Schema(record_type({"task": Count, "name key": str}), _RESUBMIT_REMEDY)
-_ITEM_OUTCOME = record_type(
-    {"item": Count, "seconds": NonNegative, "worker": str, "failure?": _FAILURE, "result?": Any}
-)
-_TASK_STATE = record_type({"started?": NonNegative, "refused?": _FAILURE, "signal?": str, "finished?": bool})
-TASK = Schema({"item": _ITEM_OUTCOME, "": _TASK_STATE}, _RESUBMIT_REMEDY)
-SUBMISSION = Schema(
-    record_type({"format items?": Count, "cluster host": str, "jobs": list[str], "started?": list[Any]}),
-    _RESUBMIT_REMEDY,
-)
-JOURNAL = Schema(
-    record_type(
-        {
-            "op_code study_id? trial_id? state? step?": Count,
-            "worker_id?": str,
-            "values?": list[Number],
-            "intermediate_value?": float,
-            "user_attr?": record_type({"definition? results? starts?": Object}),
-        }
-    ),
-    "The runs of its trials are unharmed: restore the file from a copy; nothing was changed.",
-)

@@ -9,7 +9,6 @@ a field may have them.
 """
 
 import json
-import os
 import re
 import warnings
 from collections import Counter
@@ -99,14 +98,12 @@ class Line:
     is_truncated: bool = False
 
 
-def parse_lines(
-    content: bytes, path: Path, schema: Schema, number: int = 1, offset: int = 0, run_id: str | None = None
-) -> Iterator[Line]:
-    """The lines of a file's content, which starts at a line `number` and an `offset`; empty lines are skipped. All must
-    be of the run `run_id`, if they say of which they are, or of the same one."""
-    texts = content.split(b"\n")
+def parse_lines(content: bytes, path: Path, schema: Schema, run_id: str | None = None) -> Iterator[Line]:
+    """The lines of a file's content; empty ones are skipped. Those that say of which run they are must be of `run_id`,
+    or if it is None of the same one."""
+    texts, offset = content.split(b"\n"), 0
     first_line_by_key: dict[str, tuple[int, dict[str, Any]]] = {}
-    for index, text in enumerate(texts):
+    for number, text in enumerate(texts, 1):
         if text and not text.isspace():
             record, problem = _parse_line(text, schema)
             if problem is None and schema.unique:
@@ -120,11 +117,10 @@ def parse_lines(
                     problem = f'`{RUN_ID_KEY}` must be "{run_id}", not "{own_id}": it is of another run'
             if problem is None:
                 yield Line(number, offset, text, record)
-            elif index == len(texts) - 1:
+            elif number == len(texts):
                 yield Line(number, offset, text, None, is_truncated=True)
             else:
                 yield Line(number, offset, text, None, damage_message(f"{path}, line {number}", problem, schema.remedy))
-        number += 1
         offset += len(text) + 1
 
 
@@ -188,85 +184,3 @@ def _report(message: str, schema: Schema, warn: MessageCallback) -> None:
         warnings.warn(message, stacklevel=4)
     else:
         warn(message)
-
-
-# LEAVING with studies, executors and searches: from here to the end ----------------------------------------------
-
-
-class Tail:
-    """A file that other processes append to: `read_new()` returns the records since the last call.
-
-    An incomplete last line is read again by the next call.
-    """
-
-    def __init__(self, path: Path, schema: Schema) -> None:
-        self.path, self.schema = path, schema
-        self.offset = 0
-        """The number of bytes of the file that have been read."""
-        self._lines = 0
-
-    def read_new(self) -> list[dict[str, Any]]:
-        """Raises `UserError` for a damaged line."""
-        try:
-            with open(self.path, "rb") as file:
-                file.seek(self.offset)
-                content = file.read()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise OperationalError(f"{self.path}: cannot be read: {error.strerror}") from error
-        lines = list(parse_lines(content, self.path, self.schema, self._lines + 1, self.offset))
-        records = [record for _, record in valid_records(lines, self.path, self.schema)]
-        is_truncated = bool(lines) and lines[-1].is_truncated
-        self.offset += content.rfind(b"\n") + 1 if is_truncated else len(content)
-        self._lines += content.count(b"\n")
-        return records
-
-
-class TailFolder:
-    """A folder of files that other processes append to, each of them to its own."""
-
-    def __init__(self, path: Path, schema: Schema) -> None:
-        self.path, self.schema = path, schema
-        self._tails: dict[str, Tail] = {}
-
-    def read_new(self, *names: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The records since the last call, each with the name of its file: of the named files, otherwise of all that
-        have grown. A shared file system may report an old size of a file until it is opened.
-
-        Raises `UserError` for a damaged line.
-        """
-        for name in names or self._grown_files():
-            for record in self._tail(name).read_new():
-                yield name, record
-
-    def _grown_files(self) -> list[str]:
-        try:
-            with os.scandir(self.path) as files:
-                return sorted(
-                    file.name
-                    for file in files
-                    if file.name.endswith(".jsonl") and file.stat().st_size > self._tail(file.name).offset
-                )
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise OperationalError(f"{self.path}: cannot be read: {error.strerror}") from error
-
-    def _tail(self, name: str) -> Tail:
-        return self._tails.setdefault(name, Tail(self.path / name, self.schema))
-
-
-def read_object(path: Path, schema: Schema, warn: MessageCallback = None) -> dict[str, Any] | None:
-    """The object in a JSON file that is written atomically; None if there is no such file.
-
-    Raises `UserError` for a damaged file if that is fatal; otherwise `warn` is called, and it counts as missing.
-    """
-    text = read_bytes(path)
-    if not text and not path.is_file():
-        return None
-    record, problem = _parse_line(text, schema)
-    if problem is None:
-        return record
-    _report(damage_message(path, problem, schema.remedy), schema, warn)
-    return None

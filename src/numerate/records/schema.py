@@ -130,7 +130,7 @@ def restore_numbers(value: Any, kind: Any) -> Any:
     for option in options if type(value) is dict else ():
         if get_origin(option) is dict:
             value = {name: restore_numbers(item, get_args(option)[1]) for name, item in value.items()}
-        elif isinstance(option, type) and issubclass(option, Record):
+        elif isinstance(option, type) and issubclass(option, msgspec.Struct):
             types = {field.name: field.type for field in msgspec.structs.fields(option)}
             value = {name: restore_numbers(item, types.get(name)) for name, item in value.items()}
     return value

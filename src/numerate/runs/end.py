@@ -8,21 +8,19 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from numerate.errors import OperationalError, UserError
 from numerate.records.reading import damage_message
+from numerate.records.schema import Count, Fraction, Loss, NonNegative, NonNegativeLoss, restore_numbers
 from numerate.runs.engines.engine import Failure, FailureKind
 from numerate.training import disk
 from numerate.training.run_folder import RunFolder
 
 END_FILE = "end.json"
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
-NonNegative = Annotated[float, msgspec.Meta(ge=0)]
-Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 T = TypeVar("T")
 
 _REMEDY = "The run is unharmed: remove the file, and the same `numerate run` reads its run again without training it."
@@ -56,12 +54,12 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Count | None = None
     flops: NonNegative | None = None
     extended_from: Count | None = None
-    loss: float | None = None
+    loss: Loss | None = None
     validation_exact_match: Fraction | None = None
     ood_validation_exact_match: Fraction | None = None
-    validation_loss: float | None = None
-    validation_perplexity: NonNegative | None = None
-    validation_bits_per_byte: NonNegative | None = None
+    validation_loss: Loss | None = None
+    validation_perplexity: NonNegativeLoss | None = None
+    validation_bits_per_byte: NonNegativeLoss | None = None
     best_step: Count | None = None
     final: dict[str, Region] = {}
     best: dict[str, Region] = {}
@@ -125,6 +123,7 @@ def read_end(run_path: Path) -> End | None:
             msgspec.convert(end.results, RunResults)
         except msgspec.ValidationError as error:
             raise UserError(damage_message(run_path / END_FILE, f"results: {error}", _REMEDY)) from error
+        return msgspec.structs.replace(end, results=restore_numbers(end.results, RunResults))
     return end
 
 

@@ -180,7 +180,8 @@ class EvaluationStore:
         gathered_keys = {key[1:] for key in predictions}  # without the label, since a step may have several
         for directory in sorted((self.folder.path / "pieces").glob(f"{_WORKER_PREFIX}*")):
             with contextlib.suppress(UserError, OperationalError), Lock(directory / "lock").hold("gathering"):
-                records = {self._relabeled_key(record) for record in read_records(directory / RECORDS_FILE, EVALUATION)}
+                found = read_records(directory / RECORDS_FILE, EVALUATION, run_id=self.folder.run_id)
+                records = {self._relabeled_key(record) for record in found}
                 lines = _read_predictions(directory / PREDICTIONS_FILE)
                 answers = {self._relabeled_key(record)[1:] for _, record in lines}
                 if records <= self.records.keys() and answers <= gathered_keys:
