@@ -12,8 +12,9 @@ import json
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def _parse_line(text: bytes, schema: Schema) -> tuple[dict[str, Any], str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RecordLine:
     """A line of a file: its `number` from 1, the `offset` of its first byte, its `text` without the line end.
 
     `record` is None if it is damaged (`problem` has the reason) or was truncated by a kill (`is_truncated`).
@@ -95,10 +96,13 @@ class Line:
     text: bytes
     record: dict[str, Any] | None
     problem: str | None = None
-    is_truncated: bool = False
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.record is None and self.problem is None
 
 
-def parse_lines(content: bytes, path: Path, schema: Schema, run_id: str | None = None) -> Iterator[Line]:
+def parse_lines(content: bytes, path: Path, schema: Schema, run_id: str | None = None) -> Iterator[RecordLine]:
     """The lines of a file's content; empty ones are skipped. Those that say of which run they are must be of `run_id`,
     or if it is None of the same one."""
     texts, offset = content.split(b"\n"), 0
@@ -116,11 +120,10 @@ def parse_lines(content: bytes, path: Path, schema: Schema, run_id: str | None =
                 if own_id != run_id:
                     problem = f'`{RUN_ID_KEY}` must be "{run_id}", not "{own_id}": it is of another run'
             if problem is None:
-                yield Line(number, offset, text, record)
-            elif number == len(texts):
-                yield Line(number, offset, text, None, is_truncated=True)
+                yield RecordLine(number, offset, text, record)
             else:
-                yield Line(number, offset, text, None, damage_message(f"{path}, line {number}", problem, schema.remedy))
+                message = damage_message(f"{path}, line {number}", problem, schema.remedy)
+                yield RecordLine(number, offset, text, None, message if number < len(texts) else None)
         offset += len(text) + 1
 
 
@@ -154,33 +157,15 @@ def read_records(
     Raises `UserError` for a damaged line if it is fatal in the schema; otherwise `warn` is called, which by default
     issues a Python warning. `on_truncated_line` is called for a truncated last line.
     """
-    lines = parse_lines(read_bytes(path), path, schema, run_id=run_id)
-    return [record for _, record in valid_records(lines, path, schema, warn, on_truncated_line)]
-
-
-def valid_records(
-    lines: Iterable[Line],
-    path: Path,
-    schema: Schema,
-    warn: MessageCallback = None,
-    on_truncated_line: MessageCallback = None,
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The valid records of lines, each with the offset of its line; the others are reported as in `read_records`."""
-    for line in lines:
+    records = []
+    for line in parse_lines(read_bytes(path), path, schema, run_id):
         if line.record is not None:
-            yield line.offset, line.record
-        elif not line.is_truncated:
-            _report(str(line.problem), schema, warn)
+            records.append(line.record)
+        elif line.problem is not None:
+            if schema.is_fatal:
+                raise UserError(line.problem)
+            (warn or partial(warnings.warn, stacklevel=3))(line.problem)
         elif on_truncated_line is not None:
-            on_truncated_line(
-                f"{path.name}: the last line is truncated (a process was killed while writing) and is skipped"
-            )
-
-
-def _report(message: str, schema: Schema, warn: MessageCallback) -> None:
-    if schema.is_fatal:
-        raise UserError(message)
-    if warn is None:
-        warnings.warn(message, stacklevel=4)
-    else:
-        warn(message)
+            problem = "the last line is truncated (a process was killed while writing) and is skipped"
+            on_truncated_line(f"{path.name}: {problem}")
+    return records

@@ -12,7 +12,7 @@ from typing import Any
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.grid import STRATUM, Cell
 from numerate.records.kinds import EVALUATION, WORKER_PREDICTIONS, prediction_checksum
-from numerate.records.reading import parse_lines, parse_record, read_bytes, read_records, valid_records
+from numerate.records.reading import parse_lines, parse_record, read_bytes, read_records
 from numerate.records.schema import CHECKSUM_KEY
 from numerate.reports.records import settings_key
 from numerate.training import disk
@@ -114,8 +114,16 @@ class EvaluationStore:
 
     def _find_predictions(self) -> None:
         for path in self._shard_files(PREDICTIONS_FILE, _WORKER_PREFIX) if self.shard is None else []:
-            for offset, record in _read_predictions(path):
+            for offset, record in self._read_predictions(path):
                 self.predictions.setdefault(self._relabeled_key(record), (path, offset))
+
+    def _read_predictions(self, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The answers in a worker's file, each with the byte offset of its line."""
+        for line in parse_lines(read_bytes(path), path, WORKER_PREDICTIONS, self.folder.run_id):
+            if line.problem is not None:
+                raise UserError(line.problem)
+            if line.record is not None:
+                yield line.offset, line.record
 
     def _relabeled_key(self, record: dict[str, Any]) -> RecordKey:
         """The key of a record; it is relabeled by its step if its label now means another step."""
@@ -182,7 +190,7 @@ class EvaluationStore:
             with contextlib.suppress(UserError, OperationalError), Lock(directory / "lock").hold("gathering"):
                 found = read_records(directory / RECORDS_FILE, EVALUATION, run_id=self.folder.run_id)
                 records = {self._relabeled_key(record) for record in found}
-                lines = _read_predictions(directory / PREDICTIONS_FILE)
+                lines = self._read_predictions(directory / PREDICTIONS_FILE)
                 answers = {self._relabeled_key(record)[1:] for _, record in lines}
                 if records <= self.records.keys() and answers <= gathered_keys:
                     shutil.rmtree(directory, ignore_errors=True)
@@ -254,8 +262,3 @@ def record_key(record: Mapping[str, Any]) -> RecordKey:
 def json_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
     """Records as lines of JSON."""
     return b"".join(map(disk.json_line, records))
-
-
-def _read_predictions(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The answers in a worker's file, each with the byte offset of its line."""
-    return valid_records(parse_lines(read_bytes(path), path, WORKER_PREDICTIONS), path, WORKER_PREDICTIONS)
