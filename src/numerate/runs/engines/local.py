@@ -1,5 +1,6 @@
 """Worker processes on this machine: each imports its libraries once and does one item after the other."""
 
+import math
 import multiprocessing
 import os
 import pickle
@@ -58,10 +59,23 @@ class Local(Engine):
         stop: Stop | None = None,
         on_tick: Callable[[], None] = lambda: None,
     ) -> Iterator[Outcome]:
+        return self.map_with(function, items, stop or Stop(), on_tick)
+
+    def map_with(
+        self,
+        function: Callable[[Any], Any],
+        items: Sequence[Any],
+        stop: Stop,
+        on_tick: Callable[[], None] = lambda: None,
+        *,
+        stop_timeout: float | None = None,
+    ) -> Iterator[Outcome]:
+        """Like `map`; running items have so many seconds to stop."""
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             os._exit(_UNGUARDED)
-        job = worker.Job.of(function, self)
-        return _Map(job, function, items, min(self.num_workers, len(items)), stop or Stop(), on_tick).run()
+        job, num_workers = worker.Job.of(function, self), min(self.num_workers, len(items))
+        seconds = engine.STOP_TIMEOUT if stop_timeout is None else stop_timeout
+        return _Map(job, function, items, num_workers, stop, on_tick, seconds).run()
 
 
 class _Map:
@@ -75,6 +89,7 @@ class _Map:
         num_workers: int,
         stop: Stop,
         on_tick: Callable[[], None],
+        stop_timeout: float,
     ) -> None:
         self.job, self.function, self.items, self.stop, self.on_tick = job, function, items, stop, on_tick
         self.waiting = deque(range(len(items)))
@@ -86,7 +101,7 @@ class _Map:
         self.workers: dict[int, WorkerProcess] = {}
         self.running: dict[Future[worker.Reply], tuple[WorkerProcess, int, float]] = {}
         self.finished: SimpleQueue[Future[worker.Reply]] = SimpleQueue()
-        self.kill_at: float | None = None
+        self.stop_timeout, self.kill_at = stop_timeout, math.inf
 
     def run(self) -> Iterator[Outcome]:
         # Workers stop when this pipe is closed: by the command, or by the system when the command is gone.
@@ -114,9 +129,9 @@ class _Map:
     def _stop_all(self) -> Iterator[Outcome]:
         while self.waiting:
             yield not_started(self.waiting.popleft(), self.stop)
-        if self.kill_at is None:
+        if self.kill_at == math.inf:
             self.command_end.close()
-            self.kill_at = time.monotonic() + engine.STOP_TIMEOUT
+            self.kill_at = time.monotonic() + self.stop_timeout
         elif time.monotonic() >= self.kill_at:
             for one, *_ in self.running.values():
                 one.kill()
@@ -125,7 +140,7 @@ class _Map:
         try:
             self.command_end.close()
             if not (self.stop.requested and self.running):  # otherwise a second Ctrl-C: at once
-                wait(self.running, timeout=engine.STOP_TIMEOUT)
+                wait(self.running, timeout=self.stop_timeout)
         finally:
             for one, *_ in self.running.values():
                 one.kill()
@@ -150,7 +165,7 @@ class _Map:
             if slot in self.workers and not self.workers[slot].pool.active:  # it died while it was idle
                 self._dismiss(slot)
             if slot not in self.workers:
-                self.workers[slot] = WorkerProcess(slot, self.job, self.lifeline)
+                self.workers[slot] = WorkerProcess(slot, self.job, self.lifeline, self.stop_timeout)
             try:
                 future = self.workers[slot].start(item)
             except (RuntimeError, OSError) as error:  # the slot is given up, if there are others
@@ -184,6 +199,10 @@ class _Map:
             yield from self._died(one, index, seconds, error.exitcode, was_started=True)
         except BrokenProcessPool:
             yield from self._died(one, index, seconds, one.exit_code, was_started=bool(one.name))
+        except Exception as error:  # there was no reply, such as without memory for it
+            self.idle.append(one.slot)
+            failure = failures.to_failure(error, name_of(self.function, self.items[index]), self.stop)
+            yield Outcome(index, failure=failure, seconds=seconds, worker=one.name)
         else:
             self.consecutive_deaths = self.failed_starts = 0
             one.name = reply.outcome.worker

@@ -22,13 +22,13 @@ from numerate.training.stopping import Stop
 class WorkerProcess:
     """A worker process, in a pool of its own: it shares no lock and no pipe that it could leave locked or full."""
 
-    def __init__(self, slot: int, job: worker.Job, lifeline: Connection) -> None:
+    def __init__(self, slot: int, job: worker.Job, lifeline: Connection, stop_timeout: float) -> None:
         self.slot, self.name = slot, ""
         variables, gpus = worker.thread_variables(job.threads), visible_gpus()
         if gpus:
             variables["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
         self.context = _Context(variables)
-        initial_arguments = (job, lifeline, os.getpid(), engine.STOP_TIMEOUT)
+        initial_arguments = (job, lifeline, os.getpid(), stop_timeout)
         self.pool = ProcessPool(1, initializer=_begin, initargs=initial_arguments, context=self.context)
         self.timeout = None if job.timeout is None else job.timeout + engine.STOP_TIMEOUT
 

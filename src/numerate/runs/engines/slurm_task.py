@@ -23,6 +23,9 @@ PREEMPTION_WAIT = 900.0
 """Seconds that a task waits after SIGTERM before it ends: Slurm requeues a preempted task only if it is still
 running."""
 
+STOP_TIMEOUT = 3600.0
+"""Seconds that running items have to write their checkpoints: Slurm itself ends a task when its time is over."""
+
 Item = tuple[int, str, bytes]
 """An item in a task: its number in the submission, its name, and the item pickled."""
 
@@ -82,13 +85,13 @@ class ArrayTask:
 
     def _do(self, items: Sequence[Item], stop: Stop) -> bool:
         is_done = True
-        for outcome in self.pool.map(_RemoteFunction(self.job), items, stop=stop):
+        for outcome in self.pool.map_with(_RemoteFunction(self.job), items, stop, stop_timeout=STOP_TIMEOUT):
             failure = outcome.failure
             if failure is not None and failure.kind in ("stopped", "not started"):
                 is_done = False
                 continue
             line = Line(items[outcome.index][0], outcome.seconds, outcome.worker, outcome.result, failure)
-            disk.append_text(Path(self.outcomes), msgspec.json.encode(line).decode() + "\n")
+            disk.append_records(Path(self.outcomes), [msgspec.to_builtins(line)])
         return is_done
 
 
