@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from numerate.runs.searched import SearchResult
 from numerate.runs.space import Field, Space
 from numerate.runs.train import train
 from numerate.runs.trials import Search, Trial, TrialRun, run_result, summarize_runs
+from numerate.tables.results import results_of
 from numerate.tasks.task import Task
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.training.recipe import Recipe, Training
@@ -173,18 +175,10 @@ def test_a_trial_is_an_ordinary_run_of_the_search_and_shown_as_one(found: Search
     assert (trained.run.path, trained.stop_reason) == (folder.path, "done")
     assert folder.path.parent == found.path
     assert folder.metadata()["group"] == found.path.name
-    table = subprocess.run(
-        [sys.executable, "-m", "numerate", "results", str(found.path), "format=csv"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    rows = {row["run"]: row for row in csv.DictReader(table.splitlines())}
-    assert len(rows) == 5
-    row = rows[f"{found.path.name}/{folder.id}"]
-    assert row["status"] == "done"
-    assert float(row["loss"]) == found.best_trial.objective
-    assert float(row["optimizer.learning_rate"]) == found.best_trial.parameters["optimizer.learning_rate"]
+    rows = results_of(found.path).set_index("run")
+    row = rows.loc[f"{found.path.name}/{folder.id}"]
+    assert (len(rows), row["status"], row["loss"]) == (5, "done", found.best_trial.objective)
+    assert row["optimizer.learning_rate"] == found.best_trial.parameters["optimizer.learning_rate"]
 
 
 def test_a_search_asks_no_question_of_the_test_split_and_evaluates_no_grid(
@@ -479,7 +473,13 @@ def test_a_process_that_is_killed_at_any_moment_loses_no_trial(
         points.add(json.dumps([dict(trial.parameters) for trial in searched(place).trials()]))
 
     points: set[str] = set()
-    assert killed_at_every_moment(tmp_path, one, one, check) > 20
+    (tmp_path / "first").mkdir()
+    one(tmp_path / "first")
+
+    def prepare(place: Path) -> None:
+        shutil.copytree(tmp_path / "first", place, dirs_exist_ok=True)
+
+    assert killed_at_every_moment(tmp_path, prepare, one, check) > 20
     assert len(points) == 1
 
 
