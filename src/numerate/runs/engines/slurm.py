@@ -1,7 +1,6 @@
 """Arrays of tasks on a Slurm cluster, submitted by submitit; each task does part of the items with local workers."""
 
 import contextlib
-import functools
 import io
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -162,8 +161,7 @@ class Slurm(Engine):
                 submission = self._submit(job, new, pickled, root) if new else None
             yield from (Outcome(index) for index in sorted(set(range(len(items))) - set(new)))
             if submission is not None:
-                is_there = functools.partial(_is_done, function, items)
-                yield from submission.follow(self._split(new), is_there, stop, on_tick, wait=self.wait)
+                yield from submission.follow(function, items, self._split(new), stop, on_tick, wait=self.wait)
             return
         if is_said:
             say(f"{pluralize(len(items), 'item')} left. The same command waits for the jobs and submits the rest.")
@@ -244,10 +242,6 @@ class Slurm(Engine):
         if tasks > 1:
             executor.parameters["map_count"] = tasks
         return str(executor._make_submission_file_text(executor._submitit_command_str, ""))
-
-
-def _is_done(function: Callable[[Any], Any], items: Sequence[Any], index: int) -> bool:
-    return is_done(function, items[index])
 
 
 def _import_submitit() -> Any:

@@ -6,12 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from numerate.errors import OperationalError, UserError, pluralize
-from numerate.runs.engines.engine import TICK_INTERVAL, Failure, Outcome
+from numerate.runs.engines.engine import TICK_INTERVAL, Failure, Outcome, is_done
 from numerate.runs.engines.slurm_task import LineReader
 from numerate.training import disk
 from numerate.training.stopping import Stop
@@ -88,15 +88,16 @@ class Submission:
 
     def follow(
         self,
+        function: Callable[[Any], Any],
+        items: Sequence[Any],
         tasks: Sequence[Sequence[int]],
-        is_done: Callable[[int], bool],
         stop: Stop,
         on_tick: Callable[[], None],
         *,
         wait: bool = True,
     ) -> Iterator[Outcome]:
-        """Yields every item (of `tasks`, by index) when its task has written its line, or with the failure of its task.
-        `is_done` says whether the folder of an item without a line shows that it is done.
+        """Yields every item of `tasks` (by index) when its task has written its line, or with the failure of its task,
+        unless its own folder shows that it is done.
 
         When `stop` is requested, or immediately without `wait`, unfinished items are left to their jobs.
         """
@@ -127,7 +128,9 @@ class Submission:
                     else:
                         yield from read(task)
                         for number in sorted(pending[task]):
-                            yield Outcome(number, failure=None if is_done(number) else self.failure(task, state))
+                            yield Outcome(
+                                number, failure=None if is_done(function, items[number]) else self.failure(task, state)
+                            )
                         pending[task].clear()
                 last_query = time.monotonic()
             sleep(max(READ_INTERVAL, 0.01 * len(tasks)), stop, on_tick)
