@@ -22,8 +22,8 @@ from numerate.runs.patch import apply_diff, tree_diff
 from numerate.runs.status import study_status
 from numerate.runs.study_folder import RequestedRun, StudyFolder
 from numerate.tables.results import results_of
-from numerate.training.recipe import Recipe
 from numerate.training.finding import all_runs, find_run, latest_run
+from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 
 # What differs ---------------------------------------------------------------------------------------------------------
