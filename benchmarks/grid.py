@@ -11,7 +11,7 @@ process of its own with one thread, its workers too.
 - `balance` is the slowest shard over the mean one, by the processor time that each took in its worker, and
   `balance_by_the_wall` by the clock: on a machine that others use, it measures them as well.
 - `megabytes` is the largest resident size of the process, `megabytes_of_a_worker` of the largest worker.
-- `same_bytes`: whether evaluation.jsonl is that of one process.
+- `same_bytes`: whether cells.jsonl is that of one process.
 """
 
 import argparse
@@ -118,7 +118,7 @@ def evaluated(path: Path, grid: str, count: int, workers: int) -> dict[str, Any]
         "seconds": round(time.perf_counter() - began, 2),
         "processor_seconds": round(processor_seconds() - processor, 2),
         "megabytes": round(largest_megabytes()),
-        "digest": hashlib.sha256((path / "evaluation.jsonl").read_bytes()).hexdigest(),
+        "digest": hashlib.sha256((path / "cells.jsonl").read_bytes()).hexdigest(),
     }
     if engine is not None:
         line |= {
@@ -137,7 +137,7 @@ def _slowest_over_mean(seconds: Sequence[float]) -> float:
 def in_a_process(run: Path, place: Path, chosen: argparse.Namespace, workers: int) -> dict[str, Any]:
     """`evaluated` for a copy of the run, in a process of its own."""
     copy = place / f"workers-{workers}" / run.parent.name / run.name
-    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("evaluation.jsonl", "pieces", "predictions.jsonl"))
+    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("cells.jsonl", "pieces", "predictions.jsonl"))
     words = [sys.executable, os.path.abspath(__file__), "--run", str(copy), "--way", str(workers)]
     words += ["--grid", chosen.grid, "--count", str(chosen.count)]
     said = subprocess.run(

@@ -68,5 +68,5 @@ class Studies:
                 write_end(place, End.now(status, key=one.key, seconds=2.5, **entries))
                 (place.path / "recipe.yaml").write_text(f"format: {FORMAT}\n")
                 if cells is not None:
-                    disk.append_records(place.path / "evaluation.jsonl", cells(number))
+                    disk.append_records(place.path / "cells.jsonl", cells(number))
         return results_of(title, self.runs)

@@ -466,11 +466,11 @@ def train_again(run: Path) -> tuple[str, ...]:
 def test_a_damaged_evaluation_is_refused_alike_by_all_that_read_it(
     change: Any, messages: tuple[str, ...], shell: Shell, evaluated: Path
 ) -> None:
-    file = evaluated / "evaluation.jsonl"
+    file = evaluated / "cells.jsonl"
     file.write_text(spoilt := change(file.read_text()))
     address = str(evaluated)
     for words in (("evaluate", address), ("report", address), ("compare", address), ("plot", "grid", address)):
-        refused(shell(*words), "evaluation.jsonl", "damaged", "numerate evaluate", *messages)
+        refused(shell(*words), "cells.jsonl", "damaged", "numerate evaluate", *messages)
         assert file.read_text() == spoilt
 
 
@@ -645,7 +645,7 @@ def test_a_run_is_evaluated_reported_queried_and_compared_by_its_commands(shell:
     grid = shell("evaluate", "latest", "grid=1:2", "count=4", place)
     assert grid.status == 0, grid.err
     assert "in_distribution" in grid.out
-    assert (run / "evaluation.jsonl").read_text().count("\n") == 4
+    assert (run / "cells.jsonl").read_text().count("\n") == 4
     assert shell("report", run.name[:6], place).out.strip() == str(run / "report.html")
     assert "<svg" in (run / "report.html").read_text()
     answer = shell("ask", "latest", "12+9=", place)

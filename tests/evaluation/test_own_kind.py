@@ -111,7 +111,7 @@ def test_its_numbers_are_results_of_a_study(tmp_path: Path) -> None:
 def test_a_score_that_is_not_from_0_to_1_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Graded\.score_answer.*grade must be a number from 0 to 1, not 3\.0"):
         trained(GradedSums(), tmp_path).evaluate("1x1", count=4)
-    for run in tmp_path.glob("*/*/evaluation.jsonl"):
+    for run in tmp_path.glob("*/*/cells.jsonl"):
         assert run.read_text() == ""
 
 

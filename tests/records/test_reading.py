@@ -187,7 +187,7 @@ def test_a_violation_says_which_field_must_be_what(edit: dict[str, Any], message
     ],
 )
 def test_a_whole_line_that_cannot_be_read_is_damage_wherever_it_stands(odd: str, problem: str, tmp_path: Path) -> None:
-    path = tmp_path / "evaluation.jsonl"
+    path = tmp_path / "cells.jsonl"
     for lines in ([odd, CELL], [CELL, "\n", odd]):
         where = f"{path}, line {lines.index(odd) + 1}"
         with pytest.raises(UserError) as error:
@@ -198,15 +198,15 @@ def test_a_whole_line_that_cannot_be_read_is_damage_wherever_it_stands(odd: str,
 @pytest.mark.parametrize("rest", ['{"count": 4, "cor', "\0" * 5000, "3", '{"count": 4}'])
 def test_a_last_line_without_its_end_was_cut_by_a_kill_and_is_left_out(rest: str, tmp_path: Path) -> None:
     messages: list[str] = []
-    path = written(tmp_path / "evaluation.jsonl", CELL, rest)
+    path = written(tmp_path / "cells.jsonl", CELL, rest)
     assert read_records(path, EVALUATION, on_truncated_line=messages.append) == [CELL]
     cut = "the last line is truncated (a process was killed while writing) and is skipped"
-    assert messages == [f"evaluation.jsonl: {cut}"]
+    assert messages == [f"cells.jsonl: {cut}"]
     assert read_records(written(path, CELL, json.dumps(CELL)), EVALUATION) == [CELL, CELL], "it only lacks its end"
 
 
 def test_two_records_of_one_cell_that_differ_are_in_conflict(tmp_path: Path) -> None:
-    path = written(tmp_path / "evaluation.jsonl", CELL, CELL | {"count": 5}, CELL, CELL | {"correct": 2})
+    path = written(tmp_path / "cells.jsonl", CELL, CELL | {"count": 5}, CELL, CELL | {"correct": 2})
     with pytest.raises(UserError, match="line 4: damaged: it conflicts with line 1, which has the same cell"):
         read_records(path, EVALUATION)
 
@@ -251,7 +251,7 @@ def test_numbers_that_are_not_finite_come_back_where_they_may_be_and_other_texts
     assert isnan(step["loss"])
     assert (step["layer_grad_norms"], step["note"]) == ({"0": inf, "1": 0.5}, "nan")
     assert (text["loss"], text["low"], text["high"]) == (inf, -inf, 2.1)
-    disk.append_records(path := tmp_path / "evaluation.jsonl", [LANGUAGE | {"language": LIKELIHOODS | {"nll": inf}}])
+    disk.append_records(path := tmp_path / "cells.jsonl", [LANGUAGE | {"language": LIKELIHOODS | {"nll": inf}}])
     assert read_records(path, EVALUATION)[0]["language"] == LIKELIHOODS | {"nll": inf}
 
 

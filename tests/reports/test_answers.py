@@ -28,7 +28,7 @@ Make = Callable[..., Path]
 
 def scored(folder: Path, off: Callable[[dict[str, int]], Sequence[int]]) -> Path:
     """The same run, where right answers are 10, 20, ... and `off` says by how much each of a cell's answers is off."""
-    file = folder / "evaluation.jsonl"
+    file = folder / "cells.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for line in lines:
         errors = off(line["cell"])
@@ -128,7 +128,7 @@ def test_a_metric_that_runs_lack_is_refused(make_run: Make, tmp_path: Path) -> N
 
 def test_a_record_with_numbers_that_cannot_be_is_named_by_its_line(make_run: Make) -> None:
     folder = scored(make_run("abacus", lambda n: 0.9), as_long)
-    file = folder / "evaluation.jsonl"
+    file = folder / "cells.jsonl"
     file.write_text(file.read_text().replace('"absolute_error": "', '"absolute_error": "x', 1))
     with pytest.raises(UserError, match=r"line 1: damaged: `numbers\.linear\.absolute_error` must be"):
         read_run(folder)
@@ -136,7 +136,7 @@ def test_a_record_with_numbers_that_cannot_be_is_named_by_its_line(make_run: Mak
 
 def test_an_evaluation_tells_the_metrics_of_each_region(make_run: Make) -> None:
     run = scored(make_run("abacus", lambda n: 0.9), as_long)
-    records = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (run / "cells.jsonl").read_text().splitlines()]
     results = Results(ExactMatch(), records, (), None)
     (trained,) = [line for line in results.regions() if line["region"] == "in_distribution"]
     assert trained["answers"]["number_accuracy"] == 1 / 2

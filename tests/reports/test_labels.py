@@ -189,7 +189,7 @@ def test_having_learned_what_was_trained_is_about_all_its_labels(make: Make) -> 
     """As where an addend stands behind the symbols: the last label of the longest trained row has place 6."""
 
     def with_sums(folder: Path) -> Path:
-        path = folder / "evaluation.jsonl"
+        path = folder / "cells.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         for line in lines:
             if line["cell"]["count"] == TRAINED:
@@ -251,7 +251,7 @@ def test_figures_have_a_panel_for_each_task_and_say_what_they_leave_out(make: Ma
 
 def test_a_metric_of_what_was_not_evaluated_is_refused_as_not_evaluated(make: Make) -> None:
     folder = make("lstm", 8)
-    (folder / "evaluation.jsonl").unlink()
+    (folder / "cells.jsonl").unlink()
     with pytest.raises(UserError, match="lstm must be evaluated first"):
         with_metric([group_of(folder)], "ood_accuracy")
     both = [group_of(folder), group_of(make("rnn", 8))]

@@ -137,12 +137,12 @@ def test_a_figure_of_answers_is_refused_for_language_modeling_and_other_runs_are
 
 def test_contexts_beside_that_of_training_are_named_by_their_region(make: Make) -> None:
     folder = make("stories", 100, 0, {"final": 2.0})
-    (trained,) = (folder / "evaluation.jsonl").read_text().splitlines()
+    (trained,) = (folder / "cells.jsonl").read_text().splitlines()
     shorter, longer = (
         trained.replace('"context_length": 16', f'"context_length": {length}').replace("in_distribution", region)
         for length, region in ((8, "below"), (32, "ood_test"))
     )
-    (folder / "evaluation.jsonl").write_text("\n".join([trained, shorter, longer, ""]))
+    (folder / "cells.jsonl").write_text("\n".join([trained, shorter, longer, ""]))
     page = run_page(read_runs([folder])[0])
     assert "8 (shorter than in training)" in page
     assert "OOD" in page.partition("shorter than")[2].partition("</table>")[0]
@@ -171,7 +171,7 @@ def test_a_loss_that_is_not_finite_is_shown_and_never_the_lowest_and_curves_leav
             "nll_squared": value,
             "nll": 160 * value,
         }
-        disk.append_records(folder / "evaluation.jsonl", [place | {"loss": value, "language": sums}])
+        disk.append_records(folder / "cells.jsonl", [place | {"loss": value, "language": sums}])
         measured = {"step": 50, "split": "validation", "loss": value, "perplexity": value, "low": value, "high": value}
         disk.append_records(folder / "metrics.jsonl", [{"step": 50, "loss": value, "grad_norm": value}, measured])
     groups = group_runs(read_runs(folders))

@@ -131,7 +131,7 @@ def test_names_and_samples_cannot_break_the_page(make_run):
 
 def test_a_run_without_results_yet_still_has_a_page(make_run):
     folder = make_run("abacus", lambda n: 1.0)
-    for name in ("metrics.jsonl", "evaluation.jsonl", "samples.jsonl"):
+    for name in ("metrics.jsonl", "cells.jsonl", "samples.jsonl"):
         (folder / name).unlink()
     assert "Nothing has been evaluated yet" in outline(write_run_report(folder)).text
 
@@ -150,8 +150,8 @@ def test_wrong_letters_are_marked_in_samples(make_run):
 
 def test_several_checkpoints_and_position_offsets_get_a_row_each(make_run):
     folder = make_run("abacus", lambda n: 1.0)
-    lines = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
-    with open(folder / "evaluation.jsonl", "a") as file:
+    lines = [json.loads(line) for line in (folder / "cells.jsonl").read_text().splitlines()]
+    with open(folder / "cells.jsonl", "a") as file:
         file.writelines(
             json.dumps(line | {"position_offset": 3, "correct": 50, "low": 0.4, "high": 0.6}) + "\n" for line in lines
         )
@@ -162,12 +162,12 @@ def test_several_checkpoints_and_position_offsets_get_a_row_each(make_run):
 
 def test_a_task_with_one_axis_is_a_curve_without_a_map(make_run):
     folder = make_run("abacus", lambda n: 1.0)
-    line = json.loads((folder / "evaluation.jsonl").read_text().splitlines()[0])
+    line = json.loads((folder / "cells.jsonl").read_text().splitlines()[0])
     lines = [
         line | {"cell": {"length": n}, "region": "in_distribution" if n < 4 else "ood_test", "overlaps_training": False}
         for n in range(1, 8)
     ]
-    (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "cells.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = outline(write_run_report(folder))
     assert page.cells == []
     assert "By length" in page.text
@@ -258,7 +258,7 @@ def test_a_figure_has_a_panel_for_each_map_and_one_for_the_lengths(pair):
 
 
 def test_unequal_sizes_alone_have_no_chart_of_lengths_and_strata_alone_no_figure(pair):
-    file = pair[0] / "evaluation.jsonl"
+    file = pair[0] / "cells.jsonl"
     records = [json.loads(line) for line in file.read_text().splitlines()]
     unequal = [one for one in records if one["cell"]["first_digits"] != one["cell"]["second_digits"]]
     strata = [one | {"stratum": "nines_plus_one"} for one in unequal]

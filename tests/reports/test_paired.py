@@ -101,7 +101,7 @@ def notes(*folders: Path) -> list[str]:
 def test_a_table_that_vanished_or_contradicts_the_records_is_said_in_one_line(tmp_path: Path) -> None:
     before, after = (run(tmp_path / name / "1", predictions(100, BEFORE)) for name in ("before", "after"))
     assert (len(compared(before, after)), notes(before, after)) == (2, [])
-    problem = "the answers in 1 cell are missing or disagree with evaluation.jsonl; without its records, they are gen"
+    problem = "the answers in 1 cell are missing or disagree with cells.jsonl; without its records, they are gen"
     whole = predictions(100, BEFORE)
     unsigned = [{name: value for name, value in line.items() if name != "checksum"} for line in whole]
     for edited in (whole[1:], unsigned):

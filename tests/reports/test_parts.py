@@ -131,7 +131,7 @@ def test_a_point_is_the_median_of_the_seeds_from_the_lowest_to_the_highest(tmp_p
 
 def test_regions_have_pooled_metrics_and_the_mean_of_their_parts(tmp_path: Path) -> None:
     run = make(tmp_path, "CrossEntropy", lambda part: 4 * part)
-    file = run / "evaluation.jsonl"
+    file = run / "cells.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     lines = [part_line(1, 9, count=10, name="add")] + [line for line in lines if line["cell"] != {"module": 1}]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))

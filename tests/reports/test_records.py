@@ -22,12 +22,12 @@ def test_a_run_folder_is_read_whole(make_run):
 
 def test_a_truncated_last_line_is_skipped_with_a_warning(make_run):
     folder = make_run("abacus", lambda n: 1.0)
-    with open(folder / "evaluation.jsonl", "a") as file:
+    with open(folder / "cells.jsonl", "a") as file:
         file.write('{"cell": {"first_digits": 9, "sec')
     run = read_run(folder)
     assert len(run.cells) == 64
     assert run.warnings == (
-        "evaluation.jsonl: the last line is truncated (a process was killed while writing) and is skipped",
+        "cells.jsonl: the last line is truncated (a process was killed while writing) and is skipped",
     )
 
 
@@ -43,9 +43,9 @@ def test_a_damaged_line_of_metrics_is_left_out_and_warned_of(make_run):
 
 def test_a_cell_that_cannot_be_is_refused_with_its_line_and_what_is_right(make_run):
     folder = make_run("abacus", lambda n: 1.0)
-    lines = (folder / "evaluation.jsonl").read_text().splitlines()
+    lines = (folder / "cells.jsonl").read_text().splitlines()
     lines[4] = json.dumps(json.loads(lines[4]) | {"correct": 101})
-    (folder / "evaluation.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "cells.jsonl").write_text("\n".join(lines) + "\n")
     message = r"`correct` must be at most 100 \(`count`\), not 101"
     with pytest.raises(UserError, match=rf"evaluation\.jsonl, line 5: damaged: {message}.*numerate evaluate"):
         read_run(folder)
@@ -53,8 +53,8 @@ def test_a_cell_that_cannot_be_is_refused_with_its_line_and_what_is_right(make_r
 
 def test_a_cell_of_another_run_is_refused(make_run):
     folder = make_run("abacus", lambda n: 1.0)
-    line = json.loads((folder / "evaluation.jsonl").read_text().splitlines()[0])
-    with open(folder / "evaluation.jsonl", "a") as file:
+    line = json.loads((folder / "cells.jsonl").read_text().splitlines()[0])
+    with open(folder / "cells.jsonl", "a") as file:
         file.write(json.dumps(line | {"run_id": "another", "step": 200}) + "\n")
     with pytest.raises(UserError, match=rf'line 65: damaged: `run_id` must be "{folder.name}", not "another"'):
         read_run(folder)
@@ -62,8 +62,8 @@ def test_a_cell_of_another_run_is_refused(make_run):
 
 def test_a_cell_evaluated_with_more_questions_replaces_the_earlier_line(make_run):
     folder = make_run("abacus", lambda n: 1.0)
-    line = json.loads((folder / "evaluation.jsonl").read_text().splitlines()[0])
-    with open(folder / "evaluation.jsonl", "a") as file:
+    line = json.loads((folder / "cells.jsonl").read_text().splitlines()[0])
+    with open(folder / "cells.jsonl", "a") as file:
         file.write(json.dumps(line | {"correct": 7, "count": 700, "low": 0.004, "high": 0.021}) + "\n")
     cells = [cell for cell in read_run(folder).cells if cell.coordinates == {"first_digits": 1, "second_digits": 1}]
     assert [cell.correct for cell in cells] == [7]
@@ -71,8 +71,8 @@ def test_a_cell_evaluated_with_more_questions_replaces_the_earlier_line(make_run
 
 def test_the_report_is_about_the_final_checkpoint_where_there_are_several(make_run):
     folder = make_run("abacus", lambda n: 1.0)
-    lines = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
-    with open(folder / "evaluation.jsonl", "a") as file:
+    lines = [json.loads(line) for line in (folder / "cells.jsonl").read_text().splitlines()]
+    with open(folder / "cells.jsonl", "a") as file:
         file.writelines(
             json.dumps(line | {"checkpoint": "best", "step": 900, "correct": 1, "low": 0.0}) + "\n" for line in lines
         )
@@ -100,9 +100,9 @@ def test_a_head_that_cannot_be_read_is_damaged(make_run, text):
 
 def test_cells_by_other_sizes_than_the_first_ones_are_left_out_and_named(make_run):
     folder = make_run("abacus", lambda n: 1.0)
-    line = json.loads((folder / "evaluation.jsonl").read_text().splitlines()[0])
+    line = json.loads((folder / "cells.jsonl").read_text().splitlines()[0])
     sound = read_run(folder).cells
-    with open(folder / "evaluation.jsonl", "a") as file:
+    with open(folder / "cells.jsonl", "a") as file:
         file.writelines(json.dumps(line | {"cell": {"length": n}}) + "\n" for n in (4, 5))
     message = "2 cells by length left out, as the others are by first_digits and second_digits"
     with pytest.warns(UserWarning, match=message):

@@ -149,7 +149,7 @@ def test_labels_have_what_differs_in_short(tmp_path: Path) -> None:
 
 def test_records_without_sizes_are_reported(make: Make) -> None:
     (folder,) = make("abacus", [0.9])
-    file = folder / "evaluation.jsonl"
+    file = folder / "cells.jsonl"
     file.write_text(file.read_text().replace('{"length": 1}', "{}", 1))
     with pytest.warns(UserWarning, match="left out"):
         assert comparison_text(groups_of([folder]))

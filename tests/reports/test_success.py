@@ -144,9 +144,9 @@ def test_sorting_shows_everything_right_beside_the_first_label(make: Callable[..
     first = group_runs([read_run(run)])[0].first_token_points
     assert {point.score for point in first} == {0.6}
     assert (first[0].low, first[0].high) == wilson_interval(60, 100)
-    lines = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / "cells.jsonl").read_text().splitlines()]
     square = [line | {"cell": {"digits": n, "items": m}} for line in lines[:1] for n in (1, 2) for m in (1, 2)]
-    (run / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in square))
+    (run / "cells.jsonl").write_text("".join(json.dumps(line) + "\n" for line in square))
     page = write_run_report(run).read_text()
     assert "First label right, %" in page
     text = write_plot("grid", [run], tmp_path / "grid.svg").read_text()
@@ -157,11 +157,11 @@ def test_sorting_shows_everything_right_beside_the_first_label(make: Callable[..
 
 def test_an_older_record_tells_its_first_tokens_by_where_it_went_wrong(make: Callable[..., Path]) -> None:
     run = make("old", lambda n: 0.5)
-    line = json.loads((run / "evaluation.jsonl").read_text().splitlines()[0])
+    line = json.loads((run / "cells.jsonl").read_text().splitlines()[0])
     del line["first_token_correct"]
-    (run / "evaluation.jsonl").write_text(json.dumps(line | {"first_error_counts": [30, 20]}) + "\n")
+    (run / "cells.jsonl").write_text(json.dumps(line | {"first_error_counts": [30, 20]}) + "\n")
     assert [cell.first_token_correct for cell in read_run(run).cells] == [70]
-    (run / "evaluation.jsonl").write_text(json.dumps(line) + "\n")
+    (run / "cells.jsonl").write_text(json.dumps(line) + "\n")
     assert read_run(run).cells[0].with_first_token() is None
 
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_drawn_is_refused(study: list[Path], make: Callable[..., 
     with pytest.raises(UserError, match=r"labels: 1 for 4 groups; in this order they name: abacus; rotary"):
         write_plot("grid", study, tmp_path / "a.png", labels=["one"])
     blank = make("blank", lambda n: 1.0)
-    (blank / "evaluation.jsonl").write_text("")
+    (blank / "cells.jsonl").write_text("")
     (blank / "metrics.jsonl").write_text("")
     with pytest.raises(UserError, match="curves needs runs that were evaluated"):
         write_plot("curves", [blank], tmp_path / "a.png")
@@ -212,7 +212,7 @@ def test_a_seed_is_no_success_at_a_length_at_which_a_stratum_fails(make_run):
     folders = [make_run("abacus", lambda n: 1.0, seed=seed) for seed in (0, 1)]
     for seed, folder in enumerate(folders):
         cell = {"first_digits": 8, "second_digits": 1}
-        with (folder / "evaluation.jsonl").open("a") as file:
+        with (folder / "cells.jsonl").open("a") as file:
             file.write(json.dumps(cell_record(cell, seed, 1, "ood_test", seed=seed, stratum="nines_plus_one")) + "\n")
     table = success_table(group_runs([read_run(folder) for folder in folders]))
     row = dict(zip(table.header, table.rows[0], strict=True))

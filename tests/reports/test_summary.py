@@ -72,7 +72,7 @@ def test_a_headline_never_reaches_a_length_at_which_a_stratum_fails(make_run, si
     folder = make_run("abacus", step(8))
     region = "in_distribution" if size <= 5 else "ood_test"
     cell = {"first_digits": size, "second_digits": 1}
-    with (folder / "evaluation.jsonl").open("a") as file:
+    with (folder / "cells.jsonl").open("a") as file:
         file.write(json.dumps(cell_record(cell, correct, 1, region, stratum="nines_plus_one")) + "\n")
     (group,) = group_runs([read_run(folder)], LABELS)
     assert words in headline([group])
@@ -95,7 +95,7 @@ def test_a_headline_never_reaches_a_length_at_which_a_stratum_fails(make_run, si
 )
 def test_the_sizes_of_training_are_only_told_where_they_were_evaluated(make_run, sizes, words):
     folder = make_run("abacus", step(8))
-    path = folder / "evaluation.jsonl"
+    path = folder / "cells.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if set(json.loads(line)["cell"].values()) <= set(sizes)))
     assert headline(group_runs([read_run(folder)], LABELS)).startswith(words)
@@ -124,7 +124,7 @@ def test_nothing_beyond_and_nothing_at_all_are_named(say, make_run):
     unknown = say(("abacus", step(8), {"trained": False, "seed": 1}))
     assert unknown.startswith("No trained cell was evaluated, so low scores may be slow learning: Abacus stays")
     empty = make_run("abacus", step(5), seed=9)
-    (empty / "evaluation.jsonl").unlink()
+    (empty / "cells.jsonl").unlink()
     assert headline(group_runs([read_run(empty)])) == "Nothing has been evaluated yet."
     done = make_run("rotary", step(7), seed=9)
     assert "; Abacus is not evaluated yet." in headline(group_runs([read_run(done), read_run(empty)], LABELS))

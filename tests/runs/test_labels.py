@@ -134,13 +134,13 @@ def test_measures_of_a_region_are_of_all_its_labels_and_means_over_position_offs
 
 
 def test_pieces_leave_the_same_bytes_as_one_process(run: Run) -> None:
-    whole = run.folder.file("evaluation.jsonl").read_bytes()
+    whole = run.folder.file("cells.jsonl").read_bytes()
     assert all("baseline" in json.loads(line)["labels"] for line in whole.splitlines())
-    run.folder.file("evaluation.jsonl").unlink()
+    run.folder.file("cells.jsonl").unlink()
     for number in (1, 2):
         load(run.path).evaluate(shard=f"{number}/2")
     load(run.path).evaluate()
-    assert run.folder.file("evaluation.jsonl").read_bytes() == whole
+    assert run.folder.file("cells.jsonl").read_bytes() == whole
 
 
 def test_a_run_of_labels_has_a_report(run: Run) -> None:

@@ -60,12 +60,12 @@ def test_the_whole_text_is_read_in_portions_that_any_way_of_spreading_leaves_the
     (line,) = results.regions()
     assert len(results) == -(-chunks // 8)
     assert (line["language"]["chunks"], line["region"], line["context_length"]) == (chunks, "in_distribution", 16)
-    left = run.folder.file("evaluation.jsonl").read_bytes()
+    left = run.folder.file("cells.jsonl").read_bytes()
     for number in (1, 2, 3):
-        run.folder.file("evaluation.jsonl").unlink(missing_ok=True) if number == 1 else None
+        run.folder.file("cells.jsonl").unlink(missing_ok=True) if number == 1 else None
         run.evaluate(shard=f"{number}/3")
     run.evaluate()
-    assert run.folder.file("evaluation.jsonl").read_bytes() == left
+    assert run.folder.file("cells.jsonl").read_bytes() == left
 
 
 def test_an_evaluation_continues_where_it_was(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_an_evaluation_continues_where_it_was(run: Run, monkeypatch: pytest.Monk
 
     with pytest.raises(KeyboardInterrupt):
         run.evaluate(on_progress=stops)
-    assert len(run.folder.records("evaluation.jsonl")) == 3
+    assert len(run.folder.records("cells.jsonl")) == 3
     counted: list[int] = []
     original = EvaluationPlan.score
     monkeypatch.setattr(EvaluationPlan, "score", lambda self, *given: (counted.append(1), original(self, *given))[1])
@@ -85,10 +85,10 @@ def test_an_evaluation_continues_where_it_was(run: Run, monkeypatch: pytest.Monk
 def test_workers_leave_the_same_bytes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(language, "MAX_TOKENS_PER_PORTION", 2**17)  # as it is in the workers
     run.evaluate("8+16")
-    left = run.folder.file("evaluation.jsonl").read_bytes()
-    run.folder.file("evaluation.jsonl").unlink()
+    left = run.folder.file("cells.jsonl").read_bytes()
+    run.folder.file("cells.jsonl").unlink()
     run.evaluate("8+16", engine=Local(workers=1))
-    assert run.folder.file("evaluation.jsonl").read_bytes() == left
+    assert run.folder.file("cells.jsonl").read_bytes() == left
 
 
 def test_fewer_chunks_and_other_contexts_are_records_of_their_own_and_none_counts_twice(run: Run) -> None:
@@ -161,7 +161,7 @@ def test_groups_are_compared_by_seeds_and_by_bits_per_byte_where_tokenizers_diff
     for folder in folders:
         other = tmp_path / "runs" / "other" / folder.name
         shutil.copytree(folder, other)
-        _changed(other / "evaluation.jsonl", lambda line: line | {"tokenizer": "another"})
+        _changed(other / "cells.jsonl", lambda line: line | {"tokenizer": "another"})
         RunFolder(other).update_metadata(variant="another")
         others.append(other)
     groups = group_runs([read_run(folder) for folder in [*folders, *others]])

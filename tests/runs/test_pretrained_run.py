@@ -120,7 +120,7 @@ def test_the_weights_are_not_copied_and_cells_are_not_generated_again(
     run = pretrained_run(recipe(f"hf:{folders['llama']}", *SETTINGS), runs_dir=tmp_path)
     first = run.evaluate(count=3)
     assert not list(run.path.rglob("*.safetensors"))
-    files = {name: (run.path / name).read_bytes() for name in ("evaluation.jsonl", "predictions.jsonl")}
+    files = {name: (run.path / name).read_bytes() for name in ("cells.jsonl", "predictions.jsonl")}
     monkeypatch.setattr(generated_answers, "generate_texts", None)
     again = load(run.path).evaluate(count=3)
     assert list(again) == list(first)
@@ -157,7 +157,7 @@ def test_an_interrupted_cell_resumes_after_the_answers_that_it_has(
     run.evaluate(count=6, on_progress=lambda done, total: progress.append((done, total)))
     assert batches[3:] == [2, 2], "the second and third batch"
     assert progress == [(3, 6), (4, 6), (6, 6)]
-    for name in ("evaluation.jsonl", "samples.jsonl"):
+    for name in ("cells.jsonl", "samples.jsonl"):
         assert (run.path / name).read_bytes() == (whole.path / name).read_bytes(), "whatever is said to be correct"
     assert [line["prediction"] for line in lines_of(run.path / "predictions.jsonl")] == [
         line["prediction"] for line in lines_of(whole.path / "predictions.jsonl")
@@ -172,7 +172,7 @@ def test_workers_give_the_same_records_and_answers(folders: dict[str, Path], tmp
     one, other = (pretrained_run(wanted, runs_dir=tmp_path / name) for name in ("one", "other"))
     one.evaluate(count=3)
     other.evaluate(count=3, engine=Local(workers=2))
-    assert lines_of(other.path / "evaluation.jsonl") == lines_of(one.path / "evaluation.jsonl")
+    assert lines_of(other.path / "cells.jsonl") == lines_of(one.path / "cells.jsonl")
     assert lines_of(other.path / "predictions.jsonl") == lines_of(one.path / "predictions.jsonl")
 
 
@@ -219,9 +219,9 @@ def test_a_trained_model_is_another_run_than_that_of_the_model_as_it_is(
     before = pretrained_run(wanted, runs_dir=tmp_path)
     assert before.path.parent == trained.path.parent
     assert [len(one.evaluate(count=3)) for one in (before, trained)] == [4, 4]
-    steps = [{line["step"] for line in lines_of(one.path / "evaluation.jsonl")} for one in (before, trained)]
+    steps = [{line["step"] for line in lines_of(one.path / "cells.jsonl")} for one in (before, trained)]
     assert steps == [{0}, {2}]
-    assert not any(line["overlaps_training"] for line in lines_of(before.path / "evaluation.jsonl"))
+    assert not any(line["overlaps_training"] for line in lines_of(before.path / "cells.jsonl"))
     with pytest.raises(UserError, match=r"step-000000: has no weights; it stands for those that the recipe"):
         before.checkpoints("0")[0].read()
 

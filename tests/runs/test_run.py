@@ -43,13 +43,13 @@ def test_the_recipe_of_a_run_comes_back_as_it_was(run: Run) -> None:
 
 def test_twice_the_same_evaluation_leaves_the_same_bytes(run: Run) -> None:
     run.evaluate()
-    first = run.folder.file("evaluation.jsonl").read_bytes()
+    first = run.folder.file("cells.jsonl").read_bytes()
     samples = run.folder.file("samples.jsonl").read_bytes()
     run.evaluate()
-    assert run.folder.file("evaluation.jsonl").read_bytes() == first
-    run.folder.file("evaluation.jsonl").unlink()
+    assert run.folder.file("cells.jsonl").read_bytes() == first
+    run.folder.file("cells.jsonl").unlink()
     run.evaluate()
-    assert run.folder.file("evaluation.jsonl").read_bytes() == first
+    assert run.folder.file("cells.jsonl").read_bytes() == first
     assert run.folder.file("samples.jsonl").read_bytes() == samples
 
 
@@ -59,14 +59,14 @@ def test_an_evaluation_with_other_questions_is_not_that_of_the_first(run: Run) -
         run.folder.update_metadata(recipe=tree | {"evaluation": tree["evaluation"] | {"seed": seed}})
         (record,) = numerate.load(run.path).evaluate("2")
         assert record["evaluation_seed"] == seed
-    assert [record["evaluation_seed"] for record in run.folder.records("evaluation.jsonl")] == [0, 1]
+    assert [record["evaluation_seed"] for record in run.folder.records("cells.jsonl")] == [0, 1]
 
 
 def test_an_evaluation_continues_by_cell(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from numerate.runs import plan
 
     whole = [dict(record) for record in run.evaluate()]
-    file = run.folder.file("evaluation.jsonl")
+    file = run.folder.file("cells.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:4]) + lines[4][:20])
     computed = []
@@ -85,7 +85,7 @@ def test_an_evaluation_continues_by_cell(run: Run, monkeypatch: pytest.MonkeyPat
 def test_pieces_cover_the_grid_and_are_gathered(run: Run) -> None:
     shard_records = [record for number in (1, 2, 3) for record in run.evaluate(shard=f"{number}/3")]
     assert len(shard_records) == 9
-    assert not run.folder.file("evaluation.jsonl").exists()
+    assert not run.folder.file("cells.jsonl").exists()
     from numerate.runs import plan
 
     def never(*_: object, **__: object) -> None:
@@ -101,7 +101,7 @@ def test_one_pass_and_decoding_agree_and_are_kept_apart(run: Run) -> None:
     fast, slow = run.evaluate(), run.evaluate(method="decoding")
     assert [record["correct"] for record in fast] == [record["correct"] for record in slow]
     assert {record["method"] for record in slow} == {"decoding"}
-    assert len(run.folder.records("evaluation.jsonl")) == 18
+    assert len(run.folder.records("cells.jsonl")) == 18
 
 
 def test_predictions_are_those_of_the_method_and_say_which(run: Run) -> None:
@@ -141,7 +141,7 @@ def test_a_final_checkpoint_that_is_no_longer_final_keeps_its_results_under_its_
     longer = replace(ADDING, training=replace(ADDING.training, steps=10))
     train(longer, runs_dir=run.path.parent.parent, quiet=True)
     Run(run.folder).evaluate("1x1")
-    labels = {(record["checkpoint"], record["step"]) for record in run.folder.records("evaluation.jsonl")}
+    labels = {(record["checkpoint"], record["step"]) for record in run.folder.records("cells.jsonl")}
     assert labels == {("final", 10), ("step 8", 8)}
 
 
@@ -156,11 +156,11 @@ def test_strata_are_evaluated_resumed_and_in_no_region(run: Run) -> None:
     chains = {record["cell"]["longest_carry_chain"] for record in strata if record["stratum"] == "carries"}
     assert chains == {0, 1, 2, 3}
     assert results.regions() == run.evaluate("1:2x1:2", count=5).regions()
-    before = run.folder.file("evaluation.jsonl").read_bytes()
+    before = run.folder.file("cells.jsonl").read_bytes()
     steps: list[tuple[int, int]] = []
     run.evaluate(grid, count=5, predictions=True, on_progress=lambda done, total: steps.append((done, total)))
     assert steps[0][0] >= len(results), "nothing is evaluated again"
-    assert run.folder.file("evaluation.jsonl").read_bytes() == before
+    assert run.folder.file("cells.jsonl").read_bytes() == before
     lines = [line for line in run.folder.records("predictions.jsonl") if line.get("stratum") == "carries"]
     assert all(line["longest_carry_chain"] == line["cell"]["longest_carry_chain"] <= line["carries"] for line in lines)
     assert "Strata" in run.report().read_text()
@@ -497,9 +497,9 @@ def test_an_answer_with_several_tokenisations_is_decoded_and_not_computed_twice(
     monkeypatch.setattr(Characters, "has_unique_tokenization", False)
     results = run.evaluate("1:2x1")
     assert {record["method"] for record in results} == {"decoding"}
-    before = run.folder.file("evaluation.jsonl").read_bytes()
+    before = run.folder.file("cells.jsonl").read_bytes()
     run.evaluate("1:2x1")
-    assert run.folder.file("evaluation.jsonl").read_bytes() == before
+    assert run.folder.file("cells.jsonl").read_bytes() == before
 
 
 def test_a_default_grid_beyond_the_table_and_sizes_that_hold_nothing_out_are_reported_at_the_start(

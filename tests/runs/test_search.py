@@ -194,7 +194,7 @@ def test_a_search_asks_no_question_of_the_test_split_and_evaluates_no_grid(
     monkeypatch.setattr(Task, "examples", noted)
     search(TINY, {"model.hidden_size": [16, 32]}, trials=2, seeds=2, runs_dir=tmp_path, quiet=True)
     assert drawn == {"train", "validation", "ood_validation"}
-    assert not list(tmp_path.glob("**/evaluation.jsonl"))
+    assert not list(tmp_path.glob("**/cells.jsonl"))
 
 
 def test_the_best_is_what_the_metric_says_shown_first_and_to_be_measured_on_new_seeds(found: SearchResult) -> None:

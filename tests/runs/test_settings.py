@@ -56,7 +56,7 @@ def test_a_setting_as_trained_is_no_change(run: Run) -> None:
 def test_a_sweep_leaves_records_that_say_how_the_model_was_run(run: Run) -> None:
     results = run.evaluate("1:2", settings=[f"{BASE}=20,3,10000"])
     assert settings_of(results) == [{BASE: 20.0}, {BASE: 3.0}, {}]
-    kept = run.folder.records("evaluation.jsonl")
+    kept = run.folder.records("cells.jsonl")
     assert len(kept) == 12
     assert settings_of(kept) == [{}, {BASE: 3.0}, {BASE: 20.0}], "as trained first, then by size"
     assert all(("settings" in record) == bool(record.get("settings")) for record in kept)
@@ -72,7 +72,7 @@ def test_twice_the_same_sweep_leaves_the_same_bytes_and_computes_nothing(
 
     sweep = [f"{BASE}=3,20", "model.dropout=0.5"]
     run.evaluate("1:2", settings=sweep, predictions=True)
-    files = [run.folder.file(name) for name in ("evaluation.jsonl", "predictions.jsonl")]
+    files = [run.folder.file(name) for name in ("cells.jsonl", "predictions.jsonl")]
     before = [file.read_bytes() for file in files]
     monkeypatch.setattr(plan.EvaluationPlan, "score", None)
     run.evaluate("1:2", settings=sweep, predictions=True)
@@ -111,7 +111,7 @@ def test_what_would_need_other_weights_is_refused_before_any_work(run: Run, sett
         return
     with pytest.raises(UserError, match=words):
         run.evaluate(settings=[setting])
-    assert not run.folder.file("evaluation.jsonl").exists()
+    assert not run.folder.file("cells.jsonl").exists()
 
 
 def test_a_question_is_answered_by_the_model_as_it_is_run(run: Run) -> None:
@@ -129,7 +129,7 @@ def test_best_that_is_final_is_not_computed_twice(run: Run, monkeypatch: pytest.
     final = run.evaluate("1:2")
     assert [{**one, "checkpoint": ""} for one in final] == [{**one, "checkpoint": ""} for one in best]
     assert {one["checkpoint"] for one in final} == {"final"}
-    assert {one["checkpoint"] for one in run.folder.records("evaluation.jsonl")} == {"best", "final"}
+    assert {one["checkpoint"] for one in run.folder.records("cells.jsonl")} == {"best", "final"}
 
 
 def test_reports_keep_the_ways_of_running_apart(run: Run, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_grid_of_parts_is_refused_by_its_largest_cell_with_the_number_that_wou
     run = train(replace(RECIPE, model=Decoder(hidden_size=16, positions=positions)), runs_dir=tmp_path, quiet=True).run
     with pytest.raises(UserError, match=r"^grid: 1:2x1:2\+diagonal:101:160: .*max_position_embeddings=162$"):
         run.evaluate("1:2+diagonal:101:160")
-    assert not run.folder.file("evaluation.jsonl").exists()
+    assert not run.folder.file("cells.jsonl").exists()
     assert len(run.evaluate("1:5x1+1x1:5")) == 9
 
 

@@ -39,7 +39,7 @@ from small_runs import ADDING
 POSITIONS = (Learned(position_ids=DigitIndex(max_offset=8), max_position_embeddings=20),)
 RECIPE = replace(ADDING, model=replace(ADDING.model, positions=POSITIONS))
 KILLED = Failure("died", "its worker was killed by signal 9 (SIGKILL)")
-FILES = ("evaluation.jsonl", "samples.jsonl", "predictions.jsonl")
+FILES = ("cells.jsonl", "samples.jsonl", "predictions.jsonl")
 SWEEP = ["model.dropout=0,0.5"]
 
 
@@ -348,7 +348,7 @@ def test_a_shard_that_fails_takes_no_other_with_it_and_is_named(
     )
     with pytest.raises(OperationalError, match=text):
         run.evaluate(engine=Here(workers=1, failing=(2, 5)))
-    kept = len(run.folder.records("evaluation.jsonl"))
+    kept = len(run.folder.records("cells.jsonl"))
     assert kept == len(computed) == 6
     run.evaluate(engine=Here(workers=1))
     assert len(computed) == len(set(computed)) == 9
@@ -405,7 +405,7 @@ def test_without_an_engine_it_continues_from_what_workers_recorded(
     shard = replace(first, tasks=tuple(task._replace(needs_predictions=True) for task in first.tasks))
     do(EvaluateShard.from_plan(plan), shard, "left")
     done = len(computed)
-    file = next(run.path.glob("pieces/worker-here-left/evaluation.jsonl"))
+    file = next(run.path.glob("pieces/worker-here-left/cells.jsonl"))
     file.write_bytes(file.read_bytes() + b'{"cell": {"first_dig')
     run.evaluate(predictions=True)
     assert 0 < done < len(computed) == 9
@@ -569,7 +569,7 @@ def test_killed_at_any_moment_it_continues_by_cell_and_ends_with_the_same_bytes(
 def recorded(run: Run) -> set[str]:
     """The cells that any file has, whole lines only."""
     found = set()
-    for path in [*run.path.glob("pieces/worker-*/evaluation.jsonl"), run.path / "evaluation.jsonl"]:
+    for path in [*run.path.glob("pieces/worker-*/cells.jsonl"), run.path / "cells.jsonl"]:
         for record in read_records(path, EVALUATION):
             found.add(json.dumps([record["cell"], record["step"]]))
     return found

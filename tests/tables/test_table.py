@@ -692,7 +692,7 @@ def test_cells_are_grouped_over_seeds_without_an_interval_where_a_run_has_severa
 
 def test_a_file_of_cells_that_is_torn_or_not_there_takes_no_other_with_it(study: Studies) -> None:
     table = study(seeds(0.1, 0.2), cells=cells)
-    first, second = (study.runs / str(run) / "evaluation.jsonl" for run in table["run"])
+    first, second = (study.runs / str(run) / "cells.jsonl" for run in table["run"])
     first.unlink()
     second.write_bytes(second.read_bytes()[:-30])
     assert len(cells_of("widths", study.runs)) == 7
@@ -765,7 +765,7 @@ def test_groups_are_made_by_words(results: Shell) -> None:
 
 
 def test_cells_are_written_by_a_word_and_only_those_of_the_runs_wanted_are_read(results: Shell, study: Studies) -> None:
-    (study.runs / "abacus/000000000000/evaluation.jsonl").write_text("")
+    (study.runs / "abacus/000000000000/cells.jsonl").write_text("")
     where, columns = "where=seed=0,hidden_size=128,checkpoint=final", "columns=first_digits,second_digits,exact_match"
     _, out, _ = results("cells=true", where, columns, "format=csv")
     assert out == "first_digits,second_digits,exact_match\n1,1,0.25\n1,2,0.5\n2,1,0.75\n2,2,1.0\n"  # of the fourth run

@@ -48,7 +48,7 @@ def test_it_is_trained_and_evaluated_behind_masks_and_claims_are_allowed(tmp_pat
     made = train(masked(), runs_dir=tmp_path, quiet=True)
     run = load(str(made.run.path), runs_dir=tmp_path)
     run.evaluate("1:1x1:1")
-    (record,) = [json.loads(line) for line in (made.run.path / "evaluation.jsonl").read_text().splitlines()]
+    (record,) = [json.loads(line) for line in (made.run.path / "cells.jsonl").read_text().splitlines()]
     assert record["method"] == "one pass"
     assert "non_causal_reason" not in record
     assert "labels" not in record

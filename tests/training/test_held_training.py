@@ -71,7 +71,7 @@ def test_a_pretrained_model_learns_is_evaluated_and_resumes_bit_by_bit(model: st
     run = load(str(whole.run.path), runs_dir=tmp_path / "whole")
     for method in ("one pass", "decoding", "beams"):
         run.evaluate("1:1x1:1", method=method)  # type: ignore[arg-type]
-    lines = (whole.run.path / "evaluation.jsonl").read_text().splitlines()
+    lines = (whole.run.path / "cells.jsonl").read_text().splitlines()
     records = {record["method"]: record for record in map(json.loads, lines)}
     assert records["one pass"]["correct"] == records["decoding"]["correct"]
     assert set(records) == {"one pass", "decoding", "beams"}

@@ -101,7 +101,7 @@ def whole_run(recipe: Any, runs: Path, names: list[str]) -> tuple[dict[str, Any]
     run = numerate.train(recipe, runs_dir=runs, quiet=True)
     run.evaluate(count=4)
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
-    evaluated = [json.loads(line) for line in (run.path / "evaluation.jsonl").read_text().splitlines()]
+    evaluated = [json.loads(line) for line in (run.path / "cells.jsonl").read_text().splitlines()]
     last = checkpoint.resume(run.path / "checkpoints")[0]
     assert last is not None
     final = last.read()["weights"]

@@ -123,7 +123,7 @@ def _checksum_violation(line: Mapping[str, Any]) -> str | None:
 
 
 _EVALUATE_AGAIN = (
-    "Remove the line, and that of its cell in evaluation.jsonl if there is one: `numerate evaluate` with the same "
+    "Remove the line, and that of its cell in cells.jsonl if there is one: `numerate evaluate` with the same "
     "settings evaluates again."
 )
 _ANSWER = record_type(
@@ -180,7 +180,7 @@ _TIMING = record_type({"step peak_memory_bytes?": Count, _SPEED: NonNegative})
 _START = record_type({"command? git? hardware?": Any, "versions? times?": Object})
 
 RUN_FILE_SCHEMAS = {
-    "evaluation.jsonl": EVALUATION,
+    "cells.jsonl": EVALUATION,
     "predictions.jsonl": PREDICTIONS,
     "samples.jsonl": Schema(
         {"prompt": _GENERATED_TEXT, "": _SAMPLE}, "The run is intact; this sample is skipped.", is_fatal=False

@@ -23,8 +23,8 @@ from numerate.records.schema import RUN_ID_KEY, Schema, restore_numbers
 
 MessageCallback = Callable[[str], None] | None
 
-FORMAT = 4
-"""Format version of the folders of runs, studies and submissions (`format` in their files): 4 since version 0.3."""
+FORMAT = 5
+"""Format version of the folders of runs, studies and submissions (`format` in their files): 5 since version 0.3."""
 
 
 class OtherVersionError(UserError):
@@ -152,7 +152,7 @@ def read_records(
     """The records of a file of lines, in order; none if there is no such file. With `run_id`, those of other runs are
     damaged.
 
-        read_records(folder / "evaluation.jsonl", EVALUATION)[0]["correct"]  # 98
+        read_records(folder / "cells.jsonl", EVALUATION)[0]["correct"]  # 98
 
     Raises `UserError` for a damaged line if it is fatal in the schema; otherwise `warn` is called, which by default
     issues a Python warning. `on_truncated_line` is called for a truncated last line.

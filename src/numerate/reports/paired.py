@@ -143,7 +143,7 @@ def _answers(run: Records, step: int, settings: Mapping[str, Any], notes: list[N
                 answers[*question, seen[question]] = {**one, "numbers": (number, prediction)}
                 seen[question] += 1
     if missing:
-        problem = f"the answers in {pluralize(len(missing), 'cell')} are missing or disagree with evaluation.jsonl"
+        problem = f"the answers in {pluralize(len(missing), 'cell')} are missing or disagree with cells.jsonl"
         notes.append(Note(f"{run.folder}/predictions.jsonl: {problem}; without its records, they are generated again."))
     return answers
 

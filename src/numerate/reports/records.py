@@ -310,12 +310,12 @@ def read_run(folder: str | Path) -> Records:
         return read_records(folder / name, RUN_FILE_SCHEMAS[name], warn, messages.append, head.get("id"))
 
     head = read_header(folder / RECIPE_FILE)
-    lines, sample_lines = records("evaluation.jsonl"), records("samples.jsonl")
+    lines, sample_lines = records("cells.jsonl"), records("samples.jsonl")
     answered = [cell_from_record(line) for line in lines if "correct" in line]
     cells = _distinct_cells([cell for cell in answered if cell.stratum is None], warn)
     strata = {_evaluation_key(cell): cell for cell in answered if cell.stratum is not None and cell.count}
     if others := {line["kind"] for line in lines if "correct" not in line and "language" not in line}:
-        warn(f"evaluation.jsonl: records of {', '.join(sorted(others))} are left out, as reports show no such scores")
+        warn(f"cells.jsonl: records of {', '.join(sorted(others))} are left out, as reports show no such scores")
     names = {tuple(cell.coordinates.items()): cell.names for cell in cells if cell.names}
     return Records(
         folder,
@@ -354,7 +354,7 @@ def _distinct_cells(cells: Sequence[Cell], warn: Callable[[str], None]) -> list[
         found[_evaluation_key(cell)] = cell
     for own, count in skipped.items():
         text, most = " and ".join(own) or "no size", " and ".join(next(iter(axes.values())))
-        warn(f"evaluation.jsonl: {count} cell{'s' * (count != 1)} by {text} left out, as the others are by {most}")
+        warn(f"cells.jsonl: {count} cell{'s' * (count != 1)} by {text} left out, as the others are by {most}")
     return list(found.values())
 
 
@@ -368,7 +368,7 @@ def read_runs(folders: Sequence[str | Path]) -> list[Records]:
 
 
 def cell_from_record(line: Mapping[str, Any]) -> Cell:
-    """The cell that a record of `evaluation.jsonl` is about, one of answers."""
+    """The cell that a record of `cells.jsonl` is about, one of answers."""
     same = ["correct", "count", "low", "high", "region", "overlaps_training"]
     same += ["checkpoint", "step", "position_offset", "method"]
     wrong, first = line.get("first_error_counts"), line.get("first_token_correct")

@@ -73,7 +73,7 @@ class Run(StoredRun):
             run.evaluate("diagonal:1:18", settings=["model.backbone.num_loops=4,8,16"])
             run.evaluate("1:100x1:100", count=10, checkpoint="all", engine=Local(workers=2))
 
-        Cells already in `evaluation.jsonl` are not computed again. `checkpoint` is final, best, all or a step.
+        Cells already in `cells.jsonl` are not computed again. `checkpoint` is final, best, all or a step.
         `shard="2/4"` computes the second of four shards of equal cost into its own file; a later evaluation without a
         shard collects them. `predictions` also writes the answer to every question, as is always done of answers that
         are generated freely. `settings` override settings for the evaluation; several values of one form a sweep.

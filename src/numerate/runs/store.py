@@ -26,7 +26,7 @@ count, evaluation seed, method."""
 WRITE_INTERVAL = 0.5
 """Seconds between two writes of records; a killed process loses at most this much work."""
 
-RECORDS_FILE, PREDICTIONS_FILE = "evaluation.jsonl", "predictions.jsonl"
+RECORDS_FILE, PREDICTIONS_FILE = "cells.jsonl", "predictions.jsonl"
 """The files of a worker: one line per scored cell, and one per cell with predictions."""
 
 _WORKER_PREFIX = "worker-"

@@ -226,7 +226,7 @@ def _write_report(
     """Writes the page and the figure, unless they are newer than all that they show."""
     page = runner.folder.path / "report.html"
     sources = [runner.folder.path / STUDY_FILE, *(runner.folder.runs_dir / run / END_FILE for run in runner.ends)]
-    sources += [folder / "evaluation.jsonl" for folder in folders]
+    sources += [folder / "cells.jsonl" for folder in folders]
     if not page.is_file() or page.stat().st_mtime_ns < max(one.stat().st_mtime_ns for one in sources if one.exists()):
         present = {one.label for one in runner.done}
         missing = list(dict.fromkeys(one.label for one in runner.plan if one.label not in present))

@@ -231,7 +231,7 @@ def cells_of(
     values: dict[str, list[Any]] = {name: [] for name in (*_CELL_KEYS, *_CELL_COLUMNS)}
     counts: list[int] = []
     for run in done["run"]:
-        records = read_records(folder.runs_dir / run / "evaluation.jsonl", EVALUATION, run_id=Path(run).name)
+        records = read_records(folder.runs_dir / run / "cells.jsonl", EVALUATION, run_id=Path(run).name)
         for i, record in enumerate(records, sum(counts)):
             measured = _measurements(record)
             measured |= {STRATUM: record[STRATUM]} if record.get(STRATUM) is not None else {}

@@ -243,7 +243,7 @@ def test_a_full_disk_is_reported_once_and_the_same_command_continues(
     assert begin(study, runs).wait() == 0
     assert len(done(study, runs)) == 8
     for path in done(study, runs):
-        for name in ("evaluation.jsonl", "metrics.jsonl"):
+        for name in ("cells.jsonl", "metrics.jsonl"):
             assert (path / name).read_bytes() == (tmp_path / "undisturbed" / path.relative_to(runs) / name).read_bytes()
     assert all(len((path / "starts.jsonl").read_text().splitlines()) == 1 for path in before)
 

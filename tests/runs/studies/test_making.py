@@ -71,7 +71,7 @@ def test_a_study_trains_evaluates_and_reports_and_does_nothing_twice(pair: Study
     assert [one.error for one in done] == [None, None]
     assert page is not None
     assert "Which of two?" in page.read_text()
-    results = {one.path: (one.path / "evaluation.jsonl").read_bytes() for one in done if one.path is not None}
+    results = {one.path: (one.path / "cells.jsonl").read_bytes() for one in done if one.path is not None}
     metrics = {path: (path / "metrics.jsonl").read_bytes() for path in results}
     assert all("spawn_main" not in (path / "recipe.yaml").read_text() for path in results)
     assert all((path / "log.txt").stat().st_size for path in results)
@@ -81,29 +81,25 @@ def test_a_study_trains_evaluates_and_reports_and_does_nothing_twice(pair: Study
     assert list((tmp_path / "pair" / "states").iterdir()) == [], "no worker is left that says what it does"
     _, again = run_study(pair, runs_dir=tmp_path, engine=NoBody())
     assert {one.path for one in again} == set(results)
-    assert {path: (path / "evaluation.jsonl").read_bytes() for path in results} == results
+    assert {path: (path / "cells.jsonl").read_bytes() for path in results} == results
     assert {path: (path / "metrics.jsonl").read_bytes() for path in metrics} == metrics
     wider = [replace(recipe, evaluation=replace(recipe.evaluation, grid="1:3x1:2")) for recipe in pair.recipes]
     run_study(replace(pair, recipes=tuple(wider)), runs_dir=tmp_path, engine=here)
     for path in results:
-        assert len((path / "evaluation.jsonl").read_text().splitlines()) == 12, "the grid now requested is measured"
+        assert len((path / "cells.jsonl").read_text().splitlines()) == 12, "the grid now requested is measured"
 
 
-class NoBody(Engine):
-    """Begins nothing."""
-
-    def run(self, *given: Any, **more: Any) -> Any:
-        raise AssertionError("something is begun")
-
-
-def test_a_line_of_the_results_says_what_was_measured(pair: Study, here: Engine, tmp_path: Path) -> None:
-    run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, engine=here)
-    folder = StudyFolder.find("pair", tmp_path)
-    (planned,) = folder.plan()
-    record = folder.results()[planned.result_key]
-    metrics = [json.loads(line) for line in (tmp_path / planned.run / "metrics.jsonl").read_text().splitlines()]
-    last = {line.get("split"): line for line in metrics}
-    cells = [json.loads(line) for line in (tmp_path / planned.run / "evaluation.jsonl").read_text().splitlines()]
+def test_the_end_of_a_run_says_what_was_measured(pair: Study, here: Engine, tmp_path: Path) -> None:
+    _, done = run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, engine=here)
+    assert done[0].path is not None
+    end = read_end(done[0].path)
+    assert end is not None
+    assert end.results is not None
+    metrics, cells = (
+        [json.loads(line) for line in (done[0].path / name).read_text().splitlines()]
+        for name in ("metrics.jsonl", "cells.jsonl")
+    )
+    last, record = {line.get("split"): line for line in metrics}, end.results
     held_out = [cell for cell in cells if cell["checkpoint"] == "final" and not cell["overlaps_training"]]
     assert record["final"]["in_distribution"]["mean"] == sum(cell["correct"] / cell["count"] for cell in held_out)
     assert record["final"]["in_distribution"]["cells"] == len(held_out) == 1
@@ -154,7 +150,7 @@ def test_the_report_is_written_anew_only_when_there_is_something_new(pair: Study
     first = page.stat().st_ino
     run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, engine=here)
     assert page.stat().st_ino == first
-    (done[0].path / "evaluation.jsonl").touch()
+    (done[0].path / "cells.jsonl").touch()
     run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, engine=here)
     assert page.stat().st_ino != first
 

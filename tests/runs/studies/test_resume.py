@@ -44,7 +44,7 @@ def left_by(study: Study, runs: Path) -> dict[str, Any]:
         place = runs / one.run
         end = read_end(place)
         found[one.run] = None if end is None else (end.status, end.key, end.results)
-        for path in [place / "evaluation.jsonl", place / "metrics.jsonl", *place.glob("checkpoints/*/weights.*")]:
+        for path in [place / "cells.jsonl", place / "metrics.jsonl", *place.glob("checkpoints/*/weights.*")]:
             found[str(path.relative_to(runs))] = path.read_bytes()
     return found
 
