@@ -30,7 +30,7 @@ def write_run(folder: Path, recipe: Mapping[str, Any], cells: Iterable[Mapping[s
     """A run folder with a recipe and the records of cells; `metrics`, `samples` and `timings` are the lines of these
     files, everything else stands in the head."""
     folder.mkdir(parents=True)
-    lines = {name: files.pop(name, ()) for name in ("metrics", "samples", "timings")} | {"evaluation": cells}
+    lines = {name: files.pop(name, ()) for name in ("metrics", "samples", "timings")} | {"cells": cells}
     (folder / "recipe.yaml").write_bytes(header_yaml({"recipe": recipe, "id": folder.name} | files))
     for name, found in lines.items():
         if found := list(found):

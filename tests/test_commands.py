@@ -457,9 +457,12 @@ def train_again(run: Path) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("change", "messages"),
     [
-        (lambda text: text.replace('"correct": ', '"correct": 900', 1), ("line 1", "not 900", "integer from 0 to")),
+        (
+            lambda text: text.replace('"correct": ', '"correct": 900', 1),
+            ("line 1", "`correct` must be at most", "not 900"),
+        ),
         (lambda text: text[:50] + text[text.index("\n") :], ("line 1",)),
-        (with_another_interval, ("line 1", "`high` must be", "from `correct / count` (1.0) to 1, not 0.95")),
+        (with_another_interval, ("line 1", "`high` must be", "at least 1.0 (`correct / count`), not 0.95")),
         (with_a_contradicting_line, ("it conflicts with line 1, which has the same cell",)),
     ],
 )

@@ -54,8 +54,8 @@ ANSWER = {
     **{"question": "1+1", "correct_answer": "2", "prediction": "2", "correct": True},
 }
 SOUND = [
-    *(("evaluation", CELL), ("evaluation", CELL | {"numbers": NUMBERS, "texts": TEXTS, "labels": LABELS})),
-    *(("evaluation", LANGUAGE), ("metrics", STEP), ("metrics", VALIDATION), ("metrics", TEXT)),
+    *(("cells", CELL), ("cells", CELL | {"numbers": NUMBERS, "texts": TEXTS, "labels": LABELS})),
+    *(("cells", LANGUAGE), ("metrics", STEP), ("metrics", VALIDATION), ("metrics", TEXT)),
     *(("predictions", with_checksum(ANSWER)), ("timings", {"step": 10, "seconds": 1.5})),
     ("samples", {"cell": {"digits": 2}, "question": "1+1", "prediction": "2", "correct": True}),
 ]
@@ -140,7 +140,7 @@ def test_an_edited_field_is_refused_with_its_line_and_remedy_or_within_all_bound
         else:
             assert name == "samples" or is_possible(line.record), edited
             assert name != "predictions" or names[0] in ("checkpoint", "checksum") or edited == record
-            if name == "evaluation":
+            if name == "cells":
                 merge_language_records([line.record]) if "language" in edited else cell_from_record(line.record)
     assert num_refused > 20
 
@@ -211,7 +211,7 @@ def test_two_records_of_one_cell_that_differ_are_in_conflict(tmp_path: Path) -> 
         read_records(path, EVALUATION)
 
 
-@pytest.mark.parametrize("name", ["evaluation", "predictions"])
+@pytest.mark.parametrize("name", ["cells", "predictions"])
 def test_a_line_of_another_run_is_refused(name: str, tmp_path: Path) -> None:
     schema, record = (
         RUN_FILE_SCHEMAS[f"{name}.jsonl"],

@@ -47,7 +47,7 @@ def test_a_cell_that_cannot_be_is_refused_with_its_line_and_what_is_right(make_r
     lines[4] = json.dumps(json.loads(lines[4]) | {"correct": 101})
     (folder / "cells.jsonl").write_text("\n".join(lines) + "\n")
     message = r"`correct` must be at most 100 \(`count`\), not 101"
-    with pytest.raises(UserError, match=rf"evaluation\.jsonl, line 5: damaged: {message}.*numerate evaluate"):
+    with pytest.raises(UserError, match=rf"cells\.jsonl, line 5: damaged: {message}.*numerate evaluate"):
         read_run(folder)
 
 
