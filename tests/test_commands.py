@@ -445,6 +445,15 @@ def with_another_interval(text: str) -> str:
     return json.dumps(json.loads(first) | {"correct": 4, "low": 0.51, "high": 0.95}) + f"\n{rest}"
 
 
+def with_a_name_twice(text: str) -> str:
+    return text.replace('"correct": ', '"correct": 0, "correct": ', 1)
+
+
+def with_a_line_of_another_run(text: str) -> str:
+    first, _, rest = text.partition("\n")
+    return json.dumps(json.loads(first) | {"run_id": "0123456789ab", "step": 1}) + f"\n{rest}"
+
+
 def with_a_contradicting_line(text: str) -> str:
     first = json.loads(text.partition("\n")[0])
     return f"{text}{json.dumps(first | {'digit_accuracy': 0.123})}\n"
@@ -457,13 +466,12 @@ def train_again(run: Path) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("change", "messages"),
     [
-        (
-            lambda text: text.replace('"correct": ', '"correct": 900', 1),
-            ("line 1", "`correct` must be at most", "not 900"),
-        ),
-        (lambda text: text[:50] + text[text.index("\n") :], ("line 1",)),
-        (with_another_interval, ("line 1", "`high` must be", "at least 1.0 (`correct / count`), not 0.95")),
+        (with_too_many_right, ("line 1", "not 900", "`correct` must be at most")),
+        (with_a_line_cut, ("line 1",)),
+        (with_another_interval, ("line 1", "`high` must be at least 1.0 (`correct / count`), not 0.95")),
         (with_a_contradicting_line, ("it conflicts with line 1, which has the same cell",)),
+        (with_a_name_twice, ("line 1", "`correct` must be given once")),
+        (with_a_line_of_another_run, ("line 1", "`run_id` must be", "it is of another run")),
     ],
 )
 def test_a_damaged_evaluation_is_refused_alike_by_all_that_read_it(
