@@ -440,6 +440,14 @@ def evaluated(run: Path, tmp_path: Path) -> Path:
     return copy
 
 
+def with_too_many_right(text: str) -> str:
+    return text.replace('"correct": ', '"correct": 900', 1)
+
+
+def with_a_line_cut(text: str) -> str:
+    return text[:50] + text[text.index("\n") :]
+
+
 def with_another_interval(text: str) -> str:
     first, _, rest = text.partition("\n")
     return json.dumps(json.loads(first) | {"correct": 4, "low": 0.51, "high": 0.95}) + f"\n{rest}"
