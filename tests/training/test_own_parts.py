@@ -4,6 +4,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,6 +198,20 @@ class OwnModule(LossModule):
     def forward(self, output: Output, batch: Any) -> Any:
         logits, targets = output.logits.flatten(0, 1), batch.targets_for(output).flatten()
         return LOSSES[self.case](cross_entropy(logits, targets, reduction="none", ignore_index=IGNORE_INDEX))
+
+
+def test_what_pytorch_cannot_use_is_an_error_that_names_the_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FORWARDS, "narrow", (lambda x: x[..., 1:], None))
+    made = replace(TINY, model=replace(TINY.model, mixer=Sum("narrow"), positions=()))  # type: ignore[type-var]
+    assert_refused(
+        made, "Sum: what it computes cannot be used here: RuntimeError: The size of tensor a (32) must match"
+    )
+    monkeypatch.setitem(LOSSES, "detached", lambda losses: {"own": losses.sum().detach()})
+    made = replace(TINY, objective=replace(TINY.objective, loss=Own("detached")))  # type: ignore[type-var]
+    with pytest.raises(UserError, match=r"^Own: what it computes cannot be used here: RuntimeError: element 0 of"):
+        numerate.train(made, runs_dir=tmp_path, quiet=True)
 
 
 # Tasks ---------------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from numerate.runs.trial import dry_run as dry_run
 from numerate.training import checkpoint, provenance
 from numerate.training.budget import format_flops
 from numerate.training.distributed import World
+from numerate.training.own_parts import naming_own_parts
 from numerate.training.precision import resolve_precision
 from numerate.training.preflight import check_unchanged_files
 from numerate.training.progress import ProgressBar, format_values
@@ -76,7 +77,7 @@ def train(
             training = session.trainer.training
             rows = training.base_batch_size // (world.size * training.num_micro_batches(world.size))
             advice = f"a smaller training.micro_batch_size= (now {rows}) needs less, and resumes this run"
-            with stop, explained_out_of_memory(world.device, advice):
+            with stop, naming_own_parts(recipe), explained_out_of_memory(world.device, advice):
                 outcome = session.trainer.train(stop)
             return session.finish(outcome)
 

@@ -2,18 +2,20 @@
 
 `numerate.training.preflight` runs them before training. They find what would go unnoticed: data and forwards that are
 not functions of their key, and models that see what they must not. Of wrong shapes and missing gradients PyTorch
-complains by itself. The parts of numerate are left out: tests hold them to more than this.
+complains by itself, with the name of the part (`naming_own_parts`). The parts of numerate are left out: tests hold them
+to more than this.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from numerate.batch import Model, StepContext, Tokens
+from numerate.errors import OperationalError, UserError, user_code_location
 from numerate.evaluation.evaluation_data import select_rows
 from numerate.positions.position_ids import PositionIds
 from numerate.tasks.counter_rng import CounterRNG, random_key
@@ -27,6 +29,36 @@ MAX_LENGTH = 24
 def is_from_library(part: type) -> bool:
     """Whether a class belongs to numerate, or to a library that it builds models of."""
     return part.__module__.partition(".")[0] in ("numerate", "torch", "transformers")
+
+
+def own_parts(part: object) -> list[str]:
+    """The classes of a user among a part and its settings, by their names."""
+    values = part if isinstance(part, tuple) else ()
+    if is_dataclass(part) and not isinstance(part, type):
+        values = tuple(getattr(part, field.name) for field in fields(part))
+        if not is_from_library(type(part)):
+            return list(dict.fromkeys([type(part).__name__, *own_parts(values)]))
+    return list(dict.fromkeys(name for value in values for name in own_parts(value)))
+
+
+@contextmanager
+def naming_own_parts(recipe: object) -> Iterator[None]:
+    """Raises a `UserError` that names the parts of users in a recipe where PyTorch fails outside of their files: a
+    tensor of a wrong shape fails only where it is used."""
+    try:
+        yield
+    except (UserError, OperationalError):
+        raise
+    except Exception as error:
+        names = own_parts(recipe)
+        if not isinstance(error, RuntimeError | ValueError | TypeError | AttributeError | KeyError | IndexError):
+            raise
+        if not names or user_code_location(error) is not None or "out of memory" in str(error):
+            raise
+        raise UserError(
+            f"{' or '.join(names)}: what it computes cannot be used here: {type(error).__name__}: {error}; shapes and "
+            "types must be those of the class that it derives from (docs/adding.md)"
+        ) from error
 
 
 def draw_questions(task: Task, count: int) -> Questions:

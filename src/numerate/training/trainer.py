@@ -20,6 +20,7 @@ from numerate.training.compilation import TOO_MANY_SHAPES, CompiledShapes, check
 from numerate.training.data_stream import BatchStream, num_total_tokens
 from numerate.training.distributed import World
 from numerate.training.objective import ObjectiveModule
+from numerate.training.own_parts import naming_own_parts
 from numerate.training.parallel import make_parallel_strategy
 from numerate.training.peak_flops import resolve_matmul_precision
 from numerate.training.precision import autocast, resolve_precision, tf32_matmul
@@ -126,7 +127,8 @@ class Trainer:
         parts = TrainingParts(
             recipe, world.device, self.evaluation_data, self.model, self.objective, self.sample_generator
         )
-        self.warnings = preflight(parts)
+        with naming_own_parts(recipe):
+            self.warnings = preflight(parts)
         self.validator = Validator(recipe, self.evaluation_data, self.objective, parts.validation_splits(), world)
         compile_mode = self.training.compile_mode if self.training.compile else None
         self.compiled_shapes: CompiledShapes | None = None
