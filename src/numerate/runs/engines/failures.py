@@ -32,9 +32,10 @@ def oom_killed_failure(name: str) -> Failure:
     return Failure("out of memory", f"out of memory in {name}: {text}")
 
 
-def died_failure(reason: str, traceback: str | None = None) -> Failure:
-    """The failure of an item whose worker died each time, for a reason such as "was killed by signal 9"."""
-    return Failure("died", f"its worker {reason}; the same command resumes", traceback=traceback)
+def died_failure(reason: str, tries: int, traceback: str | None = None) -> Failure:
+    """The failure of an item whose worker died each time, at last for a reason such as "was killed by signal 9"."""
+    times = f", the last of {tries} tries" if tries > 1 else ""
+    return Failure("died", f"its worker {reason}{times}; the same command resumes", traceback=traceback)
 
 
 def to_failure(error: BaseException, name: str, stop: Stop) -> Failure:

@@ -236,7 +236,7 @@ class _Map:
             self.waiting.append(index)
             return
         else:
-            failure = failures.died_failure(reason)
+            failure = failures.died_failure(reason, self.deaths[index])
         yield Outcome(index, failure=failure, seconds=seconds, worker=one.name)
         if self.consecutive_deaths >= self.max_consecutive_deaths:
             raise OperationalError(

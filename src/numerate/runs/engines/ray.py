@@ -127,7 +127,7 @@ class Ray(Engine):
             elif self.timeout is not None and seconds > self.timeout:
                 failure = failures.timeout_failure(self.timeout)
             else:
-                failure = failures.died_failure(f"died ({_exit_reason(text)})", text)
+                failure = failures.died_failure(f"died ({_exit_reason(text)})", engine.MAX_TRIES, text)
         return Outcome(index, failure=failure, seconds=seconds)
 
     def _num_workers(self, ray: Any, resources: Mapping[str, float]) -> int:
