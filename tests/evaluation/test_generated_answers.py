@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from cases import case
 from numerate.batch import Output
 from numerate.config import Span
-from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import CellRequest
 from numerate.evaluation.generate import IncrementalDecoder
@@ -187,38 +186,3 @@ def test_errors_by_digits_are_those_of_the_answers_with_so_many(monkeypatch: pyt
     assert whole is not None
     assert NumberScores.merge([one for one in parts if one is not None]).linear == whole.linear
     assert plain_examples(questions)[1].answer == "95"
-
-
-def test_in_one_pass_every_digit_must_be_the_likeliest_and_no_other_may_follow() -> None:
-    found = data(one_pass=True)
-    questions = found.task.parse_question("12+9=")
-    questions = questions.concatenate([questions] * 4)
-    ids = found.vocabulary.token_to_id
-
-    class Likeliest(nn.Module):
-        """Finds these texts likeliest at the answers, of which the correct one is `21` and its end."""
-
-        def assign_positions(self, tokens: Any, step_context: Any) -> Any:
-            return tokens
-
-        def forward(self, tokens: Any, source: Any, target_positions: Tensor) -> Output:
-            texts = torch.tensor([[ids[one] for one in text] for text in ("21 ", "21=", "31 ", "217")])
-            return Output(nn.functional.one_hot(texts, found.vocabulary.size) * 10.0, nn.Identity())
-
-    answers = generated_answers.score_likelihood(Likeliest(), found, found.batch(questions))  # type: ignore[arg-type]
-    assert [answer["prediction"] for answer in answers] == ["21", "21", "31", "217"]
-    assert [answer["probability"] > 0.9 for answer in answers] == [True, True, False, True]
-    assert [is_correct(Generation(), answer["prediction"], "21") for answer in answers] == [True, True, False, False]
-
-
-def test_one_pass_is_for_numbers_whose_digits_are_tokens() -> None:
-    found = data(one_pass=True)
-    assert GeneratedAnswers().resolve_method(found, "one pass") == "one pass"
-    generated_answers._check_tokenization(found, found.task.parse_question("12+9="))
-    vocabulary = found.vocabulary
-    found.vocabulary = replace(vocabulary, tokens=(*vocabulary.tokens[:-1], "\u212021"))
-    generated_answers._check_tokenization(found, found.task.parse_question("12+9="))
-    for token in ("\u012021", "21", "\u25815"):
-        found.vocabulary = replace(vocabulary, tokens=(*vocabulary.tokens[:-1], token))
-        with pytest.raises(UserError, match=rf"^evaluation\.generation\.one_pass: must be false.*'{token}' is a token"):
-            generated_answers._check_tokenization(found, found.task.parse_question("12+9="))

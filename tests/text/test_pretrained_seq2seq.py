@@ -15,7 +15,7 @@ from numerate.batch import Batch, Tokens
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
 from numerate.evaluation.generate import greedy_decode, greedy_decode_uncached
-from numerate.evaluation.kinds.generated_answers import generate_texts, score_likelihood
+from numerate.evaluation.kinds.generated_answers import generate_texts
 from numerate.integrations.hf_pretrained import write_pretrained_folder
 from numerate.runs.pretrained_run import pretrained_run
 from numerate.tasks.texts import Example
@@ -165,19 +165,6 @@ def test_loss_and_gradients_are_those_of_transformers_with_labels(both: Both, lo
             torch.testing.assert_close(own, gradient, rtol=1e-5, atol=atol)
             compared += 1
     assert compared > 20
-
-
-@torch.no_grad()
-def test_likelihoods_are_those_of_transformers(both: Both) -> None:
-    """Of answers without [BOS], which BART does not choose, by weights with which they are not too unlikely."""
-    for parameter in (*both.model.parameters(), *both.theirs.parameters()):
-        parameter.mul_(0.25)
-    log_probabilities = both.theirs(**both.inputs, labels=both.labels).logits.log_softmax(-1)
-    is_answer = both.labels > 3
-    scores = log_probabilities.gather(-1, both.labels.clamp(min=0)[..., None])[..., 0].where(is_answer, 0.0)
-    found = [line["probability"] for line in score_likelihood(both.model, both.data, both.batch)]
-    assert found == pytest.approx(scores.sum(1).exp().tolist(), abs=1e-6)
-    assert max(found) > 1e-4
 
 
 def test_a_recipe_has_the_tokens_of_the_model(folders: dict[str, Path]) -> None:

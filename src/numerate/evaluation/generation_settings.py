@@ -28,11 +28,6 @@ class Generation(Spec):
     stop_at_next_question: bool = setting(
         True, "whether an answer after few-shot examples ends before a line that begins a question"
     )
-    one_pass: bool = setting(
-        False,
-        "whether answers are scored by likelihood, in one forward pass: by whether each token is the likeliest after "
-        "the correct ones; for numbers whose digits are tokens",
-    )
     answer_pattern: str = setting(
         ANSWER_PATTERN, "regular expression of answers: the last match, or of (.*) at its end the first with a number"
     )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext
+from numerate.batch import Batch, Model
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import (
     MAX_TOKENS_PER_BATCH,
@@ -16,7 +16,6 @@ from numerate.evaluation.evaluation_data import (
     cell_questions,
     extract_prompts,
     question_facts,
-    split_batch,
 )
 from numerate.evaluation.evaluator import CellRequest, Method, PredictionLog
 from numerate.evaluation.generate import CachedDecoder, decode_tokens
@@ -37,9 +36,6 @@ class GeneratedAnswers(AnswerKind):
     a number, perhaps with a unit, the number of the predicted one must equal it (`numbers_in_texts`); any other answer
     must be the same text, up to case, spaces, special tokens and a full stop at its end.
 
-    With `Generation.one_pass` numbers are scored by likelihood: greedy decoding gives the correct one if and only if
-    each of its tokens is the likeliest after those before it, and no further digit is the likeliest after the last one.
-
     Predictions are kept as they are generated, so that an interrupted evaluation resumes within a cell.
     """
 
@@ -50,13 +46,12 @@ class GeneratedAnswers(AnswerKind):
     )
     columns: ClassVar[Mapping[str, str]] = {
         "ended": "answers that ended by themselves, before max_new_tokens",
-        "probability": "of the correct answer, without its end",
     }
 
     def resolve_method(self, evaluation_data: EvaluationData, requested: Method) -> Method:
         if requested == "beams":
             raise UserError("method: must be decoding where answers are generated freely, not beams")
-        return "one pass" if get_generation(evaluation_data).one_pass else "decoding"
+        return "decoding"
 
     def validation_method(self, evaluation_data: EvaluationData) -> Method:
         return "one pass"
@@ -75,10 +70,7 @@ class GeneratedAnswers(AnswerKind):
         questions = cell_questions(
             evaluation_data.task, request.cell, count=request.num_questions, seed=request.seed, split=request.split
         )
-        num_tokens = _check_lengths(model, evaluation_data, questions)
-        if get_generation(evaluation_data).one_pass:
-            _check_tokenization(evaluation_data, questions)
-        return questions, num_tokens
+        return questions, _check_lengths(model, evaluation_data, questions)
 
     def score(
         self, model: Model, evaluation_data: EvaluationData, request: CellRequest, log: PredictionLog | None = None
@@ -99,7 +91,7 @@ class GeneratedAnswers(AnswerKind):
         }
         names = [name for name in self.columns if name in lines[0]]
         details: dict[str, Any] = {"scores": {name: round(sum(line[name] for line in lines), 6) for name in names}}
-        if numbers and not generation.one_pass:  # in one pass they are predicted after correct digits
+        if numbers:
             details["numbers"] = NumberScores.from_numbers(predictions, targets).to_record()
             details["numbers_by_digits"] = {digits: scores.to_record() for digits, scores in numbers.items()}
         num_correct = sum(line["correct"] for line in lines)
@@ -112,7 +104,6 @@ class GeneratedAnswers(AnswerKind):
         """The lines of predictions.jsonl: those of the log, and the others as they are generated."""
         generation = get_generation(evaluation_data)
         questions, num_tokens = self._checked_questions(model, evaluation_data, request)
-        answer_batch = score_likelihood if generation.one_pass else generate_texts
         lines = {} if log is None else {row: with_correct(generation, line) for row, line in log.lines.items()}
         rows_per_batch = max(1, MAX_TOKENS_PER_BATCH // num_tokens)
         for start in range(0, len(questions), rows_per_batch):
@@ -121,7 +112,7 @@ class GeneratedAnswers(AnswerKind):
             if all(row in lines for row in rows):
                 continue
             batch = evaluation_data.batch(part, start).to(next(model.parameters()).device)
-            answers = answer_batch(model, evaluation_data, batch, request.position_offset)
+            answers = generate_texts(model, evaluation_data, batch, request.position_offset)
             new_lines = {
                 row: {
                     "cell": dict(request.cell),
@@ -151,8 +142,7 @@ class GeneratedAnswers(AnswerKind):
                 by_digits.setdefault(int(digits), []).append(scores)
         merged = {digits: NumberScores.merge(by_digits[digits]) for digits in sorted(by_digits)}
         tables = {digits: {"count": scores.count, **scores.metrics()} for digits, scores in merged.items()}
-        decoded = (record for record in records if record["method"] != "one pass")
-        num_texts = sum(record["count"] - record.get("numbers", {}).get("count", 0) for record in decoded) // repeats
+        num_texts = sum(record["count"] - record.get("numbers", {}).get("count", 0) for record in records) // repeats
         return {name: found for name, found in (("by_digits", tables), ("compared_as_text", num_texts)) if found}
 
 
@@ -166,17 +156,16 @@ def _check_lengths(model: Model, evaluation_data: EvaluationData, questions: Que
     model has no positions for them."""
     batch = evaluation_data.batch(questions)
     generation, limit = get_generation(evaluation_data), model.max_length()
-    new_tokens = batch.target_ids.shape[1] if generation.one_pass else generation.max_new_tokens
     prompt_lengths = extract_prompts(batch)[0].lengths
-    lengths = prompt_lengths + new_tokens - 1  # the last token is not read
+    lengths = prompt_lengths + generation.max_new_tokens - 1  # the last token is not read
     longest = int(lengths.max())
     if limit is not None and longest > limit:
         settings = "a smaller evaluation.generation.max_new_tokens="
         settings += " or evaluation.generation.num_fewshot=" * bool(evaluation_data.few_shot_examples)
         raise UserError(
             f"evaluation.generation: {int((lengths > limit).sum()):,} of {len(questions):,} prompts are too long: they "
-            f"have up to {int(prompt_lengths.max()):,} tokens, an answer up to {new_tokens:,}, and the model has "
-            f"{limit:,} positions; set {settings}"
+            f"have up to {int(prompt_lengths.max()):,} tokens, an answer up to {generation.max_new_tokens:,}, and the "
+            f"model has {limit:,} positions; set {settings}"
         )
     question_limit = evaluation_data.tokenizer.max_question_length()
     question_tokens = int((prompt_lengths if batch.source is None else batch.source.lengths).max())
@@ -232,46 +221,6 @@ def generate_texts(
         answer = stops.cut(text)
         answers.append({"prediction": answer.strip(), "ended": ended[row] or len(answer) < len(text)})
     return answers
-
-
-@torch.no_grad()
-def score_likelihood(
-    model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int = 0
-) -> list[dict[str, Any]]:
-    """For each question of a batch the likeliest tokens after the correct ones as `prediction`, and the `probability`
-    of the correct answer, in one forward pass. The token after the answer counts if it is a digit. A [BOS] before the
-    answer is given."""
-    vocabulary, answers = evaluation_data.vocabulary, []
-    for piece in split_batch(batch):
-        tokens = model.assign_positions(piece.tokens, StepContext.for_evaluation(position_offset))
-        logits = model(tokens, piece.source, target_positions=piece.target_positions).logits.float()
-        targets = piece.target_ids
-        in_answer = (targets != IGNORE_INDEX) & (targets != EOS)
-        scores = logits.gather(-1, targets.clamp(min=0)[..., None])[..., 0] - logits.logsumexp(-1)
-        probabilities = scores.where(in_answer & (targets != BOS), 0.0).sum(1).exp().tolist()
-        likeliest = torch.where(targets == BOS, BOS, logits.argmax(-1))
-        lengths, is_digit = in_answer.sum(1).tolist(), evaluation_data.is_digit(likeliest).tolist()
-        for row, (ids, length) in enumerate(zip(likeliest.tolist(), lengths, strict=True)):
-            text = evaluation_data.tokenizer.decode(ids[: length + is_digit[row][length]], vocabulary)
-            answers.append({"prediction": text.strip(), "probability": round(probabilities[row], 6)})
-    return answers
-
-
-def _check_tokenization(evaluation_data: EvaluationData, questions: Questions) -> None:
-    """Raises `UserError` if a correct answer is no whole number, or if its digits may be parts of other tokens."""
-    answers = [example.answer for example in plain_examples(questions)]
-    tokens = evaluation_data.vocabulary.tokens
-    wrong = next((text for text in answers if not re.fullmatch("-?[0-9]+", text)), None)
-    several = next((text for text in tokens if len(text) > 1 and _NUMBER_TOKEN.fullmatch(text)), None)
-    if wrong is not None or several is not None:
-        reason = f"the answer {wrong!r} is no whole number" if several is None else f"{several!r} is a token"
-        raise UserError(
-            f"evaluation.generation.one_pass: must be false, since an answer has several tokenizations: {reason}"
-        )
-
-
-_NUMBER_TOKEN = re.compile("[ \u2581\u0120]?[0-9.,-]*[0-9][0-9.,-]*")
-"""A token of a number, perhaps after the space of a tokenizer."""
 
 
 class _StopTexts:
