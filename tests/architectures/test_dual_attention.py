@@ -12,7 +12,6 @@ from torch import Tensor
 from cases import published_case
 from layers import assert_same, context, drawn, filled, load_from, made, read
 from numerate.architectures.dual_attention import DualAttention, DualAttentionMixer
-from numerate.architectures.dual_decoding import DecodingCache
 from numerate.architectures.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention, TokenSymbols
 from numerate.errors import UserError
 from numerate.integrations.hf_cache import select_state_rows
@@ -176,9 +175,6 @@ READ = [
     DualAttention(2, 2, symmetric=True, bias=True, out_bias=True, activation="gelu"),
     DualAttention(3, 1, PositionalSymbols(), num_relations=5, relation_dim=2, activation="silu"),
     DualAttention(2, 2, activation="relu", backend="plain"),
-]
-"""Layers that decode by packed projections."""
-READ_FROM_A_CACHE = [
     DualAttention(2, 2, PositionRelativeSymbols(max_distance=30)),
     DualAttention(2, 2, PositionRelativeSymbols(max_distance=200), variant="rca"),
     DualAttention(2, 2, variant="disrca", activation="softmax"),
@@ -194,30 +190,27 @@ READ_FROM_A_CACHE = [
 
 
 @pytest.mark.parametrize("lengths", [[70, 70], [65, 70]], ids=str)
-@pytest.mark.parametrize("spec", [*READ, *READ_FROM_A_CACHE], ids=name_of)
+@pytest.mark.parametrize("spec", READ, ids=name_of)
 def test_rows_of_several_chunks_are_read_as_token_by_token(spec: DualAttention, lengths: list[int]) -> None:
     """Also where all rows are equally long, which is read without a mask, and where rows change their order."""
     rows = torch.arange(2)
-    for is_fast, positions in ((True, (Rotary(),)), (False, (Rotary(), ALiBi()))):
+    for positions in ((Rotary(),), (Rotary(), ALiBi())):
         part, x, last, count = (
             made(spec, 16, positions=positions),
             drawn(2, 75, 16),
             torch.tensor(lengths),
             len(positions),
         )
-        with torch.set_grad_enabled(not is_fast):
-            whole = read(part, x, count)
-            first, state = part.prefill(x[:, :70], replace(context([70, 70], count, capacity=75), lengths=last))
-            assert_same(first[rows, last - 1], whole[rows, last - 1])
-            assert isinstance(state, DecodingCache) == (is_fast and spec in READ)
-            if isinstance(state, DecodingCache):
-                state = select_state_rows(state, torch.tensor([1, 0]), 2)
-                x, whole, last = x.flip(0), whole.flip(0), last.flip(0)
-            for step in range(5):
-                index, cached = last + step, 71 + step
-                now = context([cached] * 2, count, cache_position=index, cached_length=cached)
-                output, state = part.step(x[rows, index][:, None], now, state)
-                assert_same(output[:, 0], whole[rows, index])
+        whole = read(part, x, count)
+        first, state = part.prefill(x[:, :70], replace(context([70, 70], count, capacity=75), lengths=last))
+        assert_same(first[rows, last - 1], whole[rows, last - 1])
+        state = select_state_rows(state, torch.tensor([1, 0]), 2)
+        x, whole, last = x.flip(0), whole.flip(0), last.flip(0)
+        for step in range(5):
+            index, cached = last + step, 71 + step
+            now = context([cached] * 2, count, cache_position=index, cached_length=cached)
+            output, state = part.step(x[rows, index][:, None], now, state)
+            assert_same(output[:, 0], whole[rows, index])
 
 
 QUICK = [

@@ -9,21 +9,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from numerate.architectures.dual_decoding import DecodingCache, DecodingProjections, decode_step
 from numerate.architectures.symbols import DistanceSymbols, SymbolicAttention, Symbols, TokenSymbols
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.relational import (
-    ACTIVATION_FUNCTIONS,
-    Activation,
-    RelationalHeads,
-    Variant,
-    apply_activation,
-    causal_mask,
-)
+from numerate.kernels.relational import Activation, RelationalHeads, Variant, apply_activation, causal_mask
 from numerate.kernels.relational_fast import RelationalBackend, causal_attention, relational_attention, supports_values
 from numerate.mixers.attention_positions import AttentionPositions, common_cache_position
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, can_copy_weights, gather_positions
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, gather_positions
 from numerate.positions.position import Position
 from numerate.positions.rotary import split_and_rotate
 
@@ -223,29 +215,18 @@ class DualAttentionMixer(TokenMixer):
         queries = self._project_queries(gather_positions(x, target_positions), context, target_positions)
         return self._attend(keys_values | queries, context, target_positions)
 
-    def prefill(
-        self, x: Float[Tensor, "rows time width"], context: Context
-    ) -> tuple[Tensor, TensorsByName | DecodingCache]:
+    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, TensorsByName]:
         keys_values, cache = self._project_keys_values(x, context), {}
         for name, tensor in keys_values.items():
             rows, heads, time, head_width = len(x), *tensor.shape[1:]
             cache[name] = tensor.new_zeros(rows, heads, context.capacity, head_width)
             cache[name][:, :, :time] = tensor
-        output = self._attend(keys_values | self._project_queries(x, context), context)
-        if not self._supports_fast_decoding(x, context):
-            return output, cache
-        symbols = cache.pop("symbols")
-        cache["values"] = torch.cat([cache["values"], symbols.expand(len(x), -1, -1, -1)], dim=1)
-        return output, DecodingCache(**cache, projections=self._decoding_projections(context))
+        return self._attend(keys_values | self._project_queries(x, context), context), cache
 
     def step(
-        self, x: Float[Tensor, "rows 1 width"], context: Context, state: TensorsByName | DecodingCache
-    ) -> tuple[Tensor, TensorsByName | DecodingCache]:
+        self, x: Float[Tensor, "rows 1 width"], context: Context, state: TensorsByName
+    ) -> tuple[Tensor, TensorsByName]:
         assert context.cache_position is not None
-        if isinstance(state, DecodingCache):
-            return decode_step(
-                x, context, state, self.attention_positions, self.symbol_v_proj, self.spec.relation_activation()
-            ), state
         row_index, cache_position = torch.arange(x.shape[0], device=x.device), common_cache_position(context)
         for name, tensor in self._project_keys_values(x, context).items():
             if cache_position is None:
@@ -256,40 +237,6 @@ class DualAttentionMixer(TokenMixer):
         query_positions = context.cache_position[:, None]
         queries = self._project_queries(x, context, query_positions)
         return self._attend(keys_values | queries, context, query_positions), state
-
-    def _supports_fast_decoding(self, x: Tensor, context: Context) -> bool:
-        """Whether the fast decoding step applies: both kinds of heads, without grouped keys; relations without a
-        softmax; one symbol per token, no blocked keys and no attention bias."""
-        spec, positions = self.spec, self.attention_positions
-        linears = (module for name, module in self.named_children() if name not in ("symbols", "attention_positions"))
-        return (
-            spec.variant == "relational"
-            and spec.relation_activation() in ACTIVATION_FUNCTIONS
-            and isinstance(self.symbols, TokenSymbols)
-            and not (spec.shared_queries or spec.num_key_value_heads is not None or not self.num_self_heads)
-            and not (context.blocked_keys is not None or positions.attention_biases or positions.contextual_biases)
-            and all(type(module) is nn.Linear for module in linears)
-            and can_copy_weights(x, self.q_proj.weight)
-            and not (self.training and spec.dropout)
-        )
-
-    def _decoding_projections(self, context: Context) -> DecodingProjections:
-        assert isinstance(self.symbols, TokenSymbols)
-        # Layers that share the symbol module also share its precomputed tensors.
-        name = ("symbols", id(self.symbols))
-        if name not in context.forward_cache:
-            context.forward_cache[name] = self.symbols.decoding_function()
-        in_projections = (
-            (self.q_proj, self.head_width**-0.5),
-            (self.k_proj, 1.0),
-            (self.v_proj, 1.0),
-            (self.relation_q_proj, self.relation_width**-0.5),
-            (self._relation_key_projection(), 1.0),
-        )
-        relation_proj = torch.unflatten(self.relation_proj.weight, 0, (self.num_relational_heads, self.head_width))
-        return DecodingProjections(
-            context.forward_cache[name], in_projections, self.self_out_proj, self.relational_out_proj, relation_proj
-        )
 
     def _relation_key_projection(self) -> nn.Linear:
         return self.relation_q_proj if self.spec.symmetric else self.relation_k_proj

@@ -1,7 +1,7 @@
 """Symbols: the values of relational attention, which identify tokens."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,9 +14,6 @@ from numerate.config import Spec, setting
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import attention_weights
 from numerate.mixers.mixer import Context, check_divides
-
-SymbolFunction = Callable[[Float[Tensor, "rows time width"], Context], Float[Tensor, "#rows time width"]]
-"""Computes the symbol of every token from the input of the mixer."""
 
 
 class Symbols(Spec, ABC):
@@ -38,11 +35,6 @@ class TokenSymbols(nn.Module, ABC):
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
         """The symbols of whole rows, or in a decoding step of the newest tokens; x is the input of the mixer. If
         symbols depend on the position only, the first dimension may be 1."""
-
-    def decoding_function(self) -> "SymbolFunction":
-        """`forward` for decoding steps, without gradients: everything that does not depend on the token is
-        precomputed."""
-        return self
 
     def attention_maps(
         self, x: Float[Tensor, "rows time width"], context: Context
@@ -134,24 +126,6 @@ class SymbolicAttentionPart(TokenSymbols):
         dtype = queries.dtype
         output = scaled_dot_product_attention(queries, templates.to(dtype), symbols.to(dtype), scale=self.scale)
         return torch.unflatten(output[0].transpose(0, 1).flatten(1), 0, x.shape[:2])
-
-    def decoding_function(self) -> SymbolFunction:
-        heads, scale = self.heads, self.scale
-        templates, symbols = (
-            torch.unflatten(tensor, -1, (heads, -1)) for tensor in (self.template_features, self.symbol_library)
-        )
-        # Heads first and components before templates: the fastest memory layout for the products of a single token.
-        scale = templates.shape[-1] ** -0.5 if scale is None else scale
-        templates, symbols = (templates * scale).permute(1, 2, 0).contiguous(), symbols.transpose(0, 1).contiguous()
-
-        def compute_symbols(x: Tensor, context: Context) -> Tensor:
-            queries = self.q_proj(x if self.normalized or context.residual is None else context.residual)
-            queries = queries.view(-1, heads, templates.shape[1]).transpose(0, 1)
-            scores = torch.bmm(queries, templates.to(queries.dtype))
-            output = torch.bmm(scores.softmax(-1), symbols.to(queries.dtype))
-            return output.transpose(0, 1).reshape(x.shape)
-
-        return compute_symbols
 
     def attention_maps(self, x: Float[Tensor, "rows time width"], context: Context) -> Tensor | None:
         queries, templates, _ = self._split(x, context)
