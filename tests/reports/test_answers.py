@@ -14,6 +14,7 @@ from numerate.evaluation.kinds.answers import ExactMatch
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_metrics import TextScores
 from numerate.reports.compare import write_comparison
+from numerate.reports.evaluation_results import Results
 from numerate.reports.groups import group_runs
 from numerate.reports.html_writer import to_html
 from numerate.reports.metric_tables import metric_tables
@@ -21,7 +22,6 @@ from numerate.reports.metrics import MetricKey, format_metric, metrics_of_cells
 from numerate.reports.page import run_page
 from numerate.reports.pairs import compare_pairs
 from numerate.reports.records import read_run, read_runs
-from numerate.runs.results import Results
 
 Make = Callable[..., Path]
 

@@ -17,12 +17,12 @@ from numerate.cli import main
 from numerate.config import save_yaml, to_tree
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
+from numerate.integrations.weight_files import read_weights
 from numerate.models.decoder import Decoder
 from numerate.published.dual_attention_models import current
 from numerate.published.dual_attention_weights import from_published, to_published
 from numerate.runs.exporting import import_published
 from numerate.runs.run import Run
-from numerate.runs.weight_files import read_weights
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.recipe import Recipe
 

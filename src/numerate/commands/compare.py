@@ -9,11 +9,11 @@ from typing import Any
 from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, pretrained_runs
 from numerate.errors import UserError
 from numerate.reports.compare import comparison_text, read_comparison, write_comparison
+from numerate.reports.evaluation_results import Results, content_text, models_content
 from numerate.reports.groups import Group
 from numerate.reports.page import missing_runs_note
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.terminal_writer import TerminalStyle
-from numerate.runs.results import Results, content_text, models_content
 from numerate.runs.run import load
 from numerate.runs.status import RunState, read_states
 from numerate.runs.study_folder import STUDY_FILE, StudyFolder

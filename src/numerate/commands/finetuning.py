@@ -11,8 +11,8 @@ from numerate.config import expand_sweep
 from numerate.errors import UserError
 from numerate.recipes.hugging_face import finetuning_recipe, untrained_recipe
 from numerate.recipes.naming import load_recipe
+from numerate.reports.evaluation_results import text_notes
 from numerate.runs.pretrained_run import pretrained_run
-from numerate.runs.results import text_notes
 from numerate.runs.train import dry_run as estimate_training
 from numerate.runs.train import train
 from numerate.runs.trial import check_recipe

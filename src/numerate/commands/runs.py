@@ -12,6 +12,7 @@ from numerate.evaluation.labels import Metric
 from numerate.evaluation.statistics import wilson_interval
 from numerate.executors.executor import Executor
 from numerate.recipes.naming import load_recipe, with_settings
+from numerate.reports.evaluation_results import Results, cells_by_title
 from numerate.reports.figure import HeatMap, heat_maps
 from numerate.reports.grid import (
     aggregate_seeds,
@@ -27,7 +28,6 @@ from numerate.reports.terminal_writer import TerminalStyle, heat_map_text, legen
 from numerate.runs import exporting
 from numerate.runs.engines.engine import Engine
 from numerate.runs.initial_weights import initial_run
-from numerate.runs.results import Results, cells_by_title
 from numerate.runs.run import Run, load
 from numerate.runs.shards import check_no_shard
 from numerate.runs.tracking import track_results

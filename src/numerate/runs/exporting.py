@@ -13,6 +13,7 @@ from torch import Tensor
 from numerate.config import check_same_defaults, from_tree, identity, override, to_tree, yaml_text
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
+from numerate.integrations.weight_files import DEFAULT_TOLERANCE, LogitCheck, read_weights
 from numerate.models.decoder import Decoder
 from numerate.models.strict_weights import StrictWeights, match_state_dict
 from numerate.published.dual_attention_weights import from_published
@@ -21,7 +22,6 @@ from numerate.reports.groups import group_runs
 from numerate.reports.records import read_run
 from numerate.reports.sections import Subject
 from numerate.runs.run import Run
-from numerate.runs.weight_files import DEFAULT_TOLERANCE, LogitCheck, read_weights
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.text.models.pretrained_weights import import_transformers
@@ -204,8 +204,8 @@ def import_published(
     `file` is a checkpoint of its `train.py` (ckpt.pt), a file of weights (.pt, .bin, .safetensors), or a folder with
     one, as the package dual-attention writes for the hub. No code in pickles is executed.
 
-    `check` is a file with reference logits, see `numerate.runs.weight_files`: those of the model must not differ
-    by more than `tolerance`. Without it, the logits in the file or folder itself are used, if any.
+    `check` is a file with reference logits, see `numerate.integrations.weight_files`: those of the model must not
+    differ by more than `tolerance`. Without it, the logits in the file or folder itself are used, if any.
 
     Raises `UserError` for a file without weights, for weights that do not match the recipe (see
     `numerate.published.dual_attention_weights`), and if logits differ.

@@ -11,9 +11,10 @@ from typing import Any
 from numerate.config import from_tree
 from numerate.evaluation.answer_metrics import own_scores
 from numerate.evaluation.evaluator import resolve_grid
+from numerate.reports.evaluation_results import Results
 from numerate.runs.end import End, read_end, write_end
-from numerate.runs.engines.worker import current_stop, failure_to_record
-from numerate.runs.results import Results
+from numerate.runs.engines.failures import failure_to_record
+from numerate.runs.engines.worker import current_stop
 from numerate.runs.tracking import track_results
 from numerate.runs.train import TrainedRun, train
 from numerate.training import checkpoint
