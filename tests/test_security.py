@@ -263,7 +263,7 @@ def test_a_study_folder_whose_plan_names_a_file_runs_nothing_of_it(evil: Path, t
 @pytest.fixture
 def exported(evil: Path, tmp_path: Path) -> Path:
     pytest.importorskip("transformers", reason="the package transformers is not installed")
-    from numerate.runs.exporting import export
+    from numerate.integrations.hf_export import export
 
     folder = export(numerate.load(evil), tmp_path / "exported", tokenizer=False)
     for name in ("payload.py", "evil.py", "modeling_numerate.py", "custom_generate/generate.py"):
@@ -295,7 +295,7 @@ def test_an_exported_folder_that_names_code_runs_nothing_of_it(
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "recipe.yaml", "checkpoints", "checkpoints/step-000002/state.json"])
 def test_a_link_in_the_folder_of_a_run_is_not_followed_by_what_copies_it(name: str, evil: Path, tmp_path: Path) -> None:
-    from numerate.runs.exporting import export
+    from numerate.integrations.hf_export import export
 
     (evil / name).rename(tmp_path / "secret")
     (evil / name).symlink_to(tmp_path / "secret")

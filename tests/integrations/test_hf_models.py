@@ -17,12 +17,13 @@ from numerate.batch import Tokens
 from numerate.cli import main
 from numerate.errors import UserError
 from numerate.evaluation.generate import greedy_decode
+from numerate.integrations.hf_export import export
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.mixers.attention import Attention
 from numerate.models.decoder import Decoder
 from numerate.published.dual_attention_models import published
 from numerate.published.dual_attention_weights import to_published
-from numerate.runs.exporting import export, import_folder, import_published
+from numerate.runs.importing import import_folder, import_published
 from numerate.runs.run import Run
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.language_modeling import LanguageModeling

@@ -8,7 +8,7 @@ import pytest
 from hugging_face import CHAT_TEMPLATE, QUIET, save_model, transformers
 from numerate.api import recipe
 from numerate.errors import UserError
-from numerate.runs.exporting import export
+from numerate.integrations.hf_export import export
 from numerate.runs.pretrained_run import pretrained_run
 from numerate.runs.run import Run
 from numerate.runs.train import train

@@ -14,8 +14,9 @@ from hugging_face import DECODERS, QUIET, ids_of, recipe_of, run_of, transformer
 from numerate import catalogue
 from numerate.config import load_user_parts
 from numerate.integrations import hf_registration
+from numerate.integrations.hf_export import export
 from numerate.models.decoder import Decoder
-from numerate.runs.exporting import export, import_folder
+from numerate.runs.importing import import_folder
 
 pytestmark = QUIET
 

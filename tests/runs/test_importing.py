@@ -21,7 +21,7 @@ from numerate.integrations.weight_files import read_weights
 from numerate.models.decoder import Decoder
 from numerate.published.dual_attention_models import current
 from numerate.published.dual_attention_weights import from_published, to_published
-from numerate.runs.exporting import import_published
+from numerate.runs.importing import import_published
 from numerate.runs.run import Run
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.recipe import Recipe

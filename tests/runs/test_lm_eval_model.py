@@ -12,7 +12,7 @@ from hugging_face import QUIET
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import cell_questions, make_batches
 from numerate.evaluation.exact_match import target_likelihood
-from numerate.runs.exporting import export
+from numerate.integrations.hf_export import export
 from numerate.runs.run import Run
 from numerate.runs.train import train
 from numerate.tasks.plain import format_question

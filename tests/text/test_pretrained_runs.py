@@ -14,7 +14,7 @@ import torch
 from numerate.api import load, recipe
 from numerate.batch import Tokens
 from numerate.errors import UserError
-from numerate.runs.exporting import export
+from numerate.integrations.hf_export import export
 from numerate.runs.train import dry_run, train
 from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.text.models.t5 import T5

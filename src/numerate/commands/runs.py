@@ -10,7 +10,7 @@ from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, 
 from numerate.config import expand_sweep, override
 from numerate.evaluation.labels import Metric
 from numerate.evaluation.statistics import wilson_interval
-from numerate.executors.executor import Executor
+from numerate.integrations import hf_export
 from numerate.recipes.naming import load_recipe, with_settings
 from numerate.reports.evaluation_results import Results, cells_by_title
 from numerate.reports.figure import HeatMap, heat_maps
@@ -25,7 +25,7 @@ from numerate.reports.grid import (
 from numerate.reports.records import Cell
 from numerate.reports.table import text_table
 from numerate.reports.terminal_writer import TerminalStyle, heat_map_text, legend_text
-from numerate.runs import exporting
+from numerate.runs import importing
 from numerate.runs.engines.engine import Engine
 from numerate.runs.initial_weights import initial_run
 from numerate.runs.run import Run, load
@@ -126,17 +126,17 @@ def export(
 ) -> None:
     """Exports a run to Hugging Face."""
     run = load(address, runs_dir, "cpu")
-    folder = exporting.export(run, out, checkpoint_name=checkpoint, tokenizer=tokenizer, license=license)
-    needs = " after " + "; ".join(needed) if (needed := exporting.needed_lines(run)) else " alone"
+    folder = hf_export.export(run, out, checkpoint_name=checkpoint, tokenizer=tokenizer, license=license)
+    needs = " after " + "; ".join(needed) if (needed := hf_export.needed_lines(run)) else " alone"
     print(f"{folder}\nopened by transformers{needs}")
 
 
 def import_run(folder: str, *, settings: Sequence[str], recipe: str | None = None, **options: Any) -> None:
     """Imports a folder of Hugging Face, or published weights for a recipe, as a run."""
     if recipe is None:
-        imported = exporting.import_folder(folder, settings=settings, **options)
+        imported = importing.import_folder(folder, settings=settings, **options)
     else:
-        imported = exporting.import_published(folder, override(load_recipe(recipe), settings), **options)
+        imported = importing.import_published(folder, override(load_recipe(recipe), settings), **options)
     print(imported.path)
 
 

@@ -21,7 +21,7 @@ from numerate.config import from_tree
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
 from numerate.evaluation.text_answers import restore_number_format
-from numerate.runs.exporting import export
+from numerate.integrations.hf_export import export
 from numerate.runs.run import load
 from numerate.tokenizers.tokenizer import Characters
 from numerate.training.recipe import Recipe

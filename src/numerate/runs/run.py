@@ -17,9 +17,9 @@ from numerate.evaluation.samples import AnswerSample, sample_answers
 from numerate.evaluation.sampling import Sampling
 from numerate.records.heads import read_metrics
 from numerate.reports.evaluation_results import Results
+from numerate.reports.maps import DEFAULT_MAX_TOKENS, AttentionMaps, compute_attention_maps
 from numerate.runs.engines.engine import Engine
 from numerate.runs.estimating import EvaluationEstimate, estimate
-from numerate.runs.maps import DEFAULT_MAX_TOKENS, AttentionMaps, compute_attention_maps
 from numerate.runs.plan import CellTask, EvaluationPlan, ProgressCallback, ProgressReporter
 from numerate.runs.row_memory import check_row_fits
 from numerate.runs.shards import (

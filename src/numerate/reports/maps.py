@@ -19,7 +19,7 @@ from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, extract_promp
 from numerate.evaluation.generate import greedy_decode
 from numerate.mixers.attention_maps import LayerMaps, MapKind, record_maps
 from numerate.reports.attention_maps import MapRow, maps_figure
-from numerate.runs.stored_run import StoredRun
+from numerate.reports.opened_run import OpenedRun
 from numerate.vocabulary import EOS
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class AttentionMaps:
 
 
 def compute_attention_maps(
-    run: StoredRun,
+    run: OpenedRun,
     prompt: str,
     *,
     checkpoint: str = "final",
@@ -168,7 +168,7 @@ def _collect_maps(model: Model, tokens: Tokens, source: Tokens | None, position_
 
 
 def _prepare_inputs(
-    run: StoredRun, model: Model, prompt: str, answer: bool, max_tokens: int, position_offset: int
+    run: OpenedRun, model: Model, prompt: str, answer: bool, max_tokens: int, position_offset: int
 ) -> tuple[Tokens, Tokens | None, int | None]:
     """The tokens of the model and of its encoder, and the index of the first generated token."""
     evaluation_data, device = run.evaluation_data, next(model.parameters()).device
@@ -217,7 +217,7 @@ def _with_answer(
     return full_tokens, batch.source, prompts.ids.shape[1] if ids.shape[1] else None
 
 
-def _symbols(run: StoredRun, tokens: Tokens) -> tuple[str, ...]:
+def _symbols(run: OpenedRun, tokens: Tokens) -> tuple[str, ...]:
     """The symbols of a row; a number stored beside its [NUM] token replaces it."""
     symbols = run.evaluation_data.vocabulary.tokens
     length = int(tokens.lengths[0])
@@ -241,7 +241,7 @@ def _make_layer(layer_maps: LayerMaps, is_looped: bool) -> Layer:
     )
 
 
-def _no_maps_message(run: StoredRun) -> str:
+def _no_maps_message(run: OpenedRun) -> str:
     """Why there are no maps, and which mixers have some."""
     from numerate import catalogue
 

@@ -1,0 +1,140 @@
+"""Runs from a Hugging Face folder or from published weights: `numerate import`."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from numerate.config import check_same_defaults, from_tree, identity, override, to_tree
+from numerate.errors import UserError
+from numerate.evaluation.evaluation_data import EvaluationData
+from numerate.integrations.weight_files import DEFAULT_TOLERANCE, LogitCheck, read_weights
+from numerate.models.decoder import Decoder
+from numerate.models.strict_weights import StrictWeights, match_state_dict
+from numerate.published.dual_attention_weights import from_published
+from numerate.runs.run import Run
+from numerate.text.models.pretrained_weights import import_transformers
+from numerate.training import checkpoint, provenance
+from numerate.training.preflight import tokenizer_fingerprint
+from numerate.training.recipe import Recipe
+from numerate.training.run_folder import RunFolder, resolve_runs_dir
+
+
+def import_folder(
+    folder: str | Path,
+    *,
+    runs_dir: str | Path | None = None,
+    name: str | None = None,
+    settings: Sequence[str] = (),
+    check: str | Path | None = None,
+    tolerance: float = DEFAULT_TOLERANCE,
+) -> Run:
+    """Creates a run from a folder saved by Hugging Face, such as an exported and then fine-tuned model.
+
+    It works like any other run, also for `init_from=`. Its id is a hash of recipe and weights: importing the same
+    folder twice gives the same run, under its latest `name`. `settings` override settings of the recipe as on the
+    command line, for a tokenizer or data at another path. `check` and `tolerance` are as for `import_published`. Raises
+    `UserError` for any other folder, for weights that do not match the recipe (see `numerate.models.strict_weights`),
+    and if the tokenizer or task now has other tokens.
+    """
+    import_transformers("import")
+    from numerate.integrations import hf_folders
+
+    path = Path(folder).expanduser()
+    config = hf_folders.read_configuration(path)
+    weight_file = read_weights(path)
+    recipe = from_tree(config["recipe"], path / "config.json", expected_class=Recipe)
+    recipe = override(replace(recipe, name=name), settings)
+    assert isinstance(recipe, Recipe)
+    evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
+    if config["vocabulary"].get("fingerprint") != hf_folders.fingerprint(evaluation_data.vocabulary):
+        raise UserError(
+            f"{path}: was exported with a vocabulary different from the one its {type(recipe.task).__name__} has here; "
+            "the tokenizer and texts must be those it was trained with (set their location with task.tokenizer=)"
+        )
+    weights = StrictWeights(
+        weight_file.weights, str(path), normalize_name=lambda tensor: tensor.removeprefix("model.")
+    ).tensors
+    logit_check = weight_file.logit_check(check, tolerance)
+    return _create_run(recipe, evaluation_data, weights, config["step"], logit_check, path, runs_dir)
+
+
+def import_published(
+    file: str | Path,
+    recipe: Recipe,
+    *,
+    runs_dir: str | Path | None = None,
+    name: str | None = None,
+    check: str | Path | None = None,
+    tolerance: float = DEFAULT_TOLERANCE,
+) -> Run:
+    """Creates a run from weights of the published dual attention code, for a recipe with the same architecture.
+
+    `file` is a checkpoint of its `train.py` (ckpt.pt), a file of weights (.pt, .bin, .safetensors), or a folder with
+    one, as the package dual-attention writes for the hub. No code in pickles is executed.
+
+    `check` is a file with reference logits, see `numerate.integrations.weight_files`: those of the model must not
+    differ by more than `tolerance`. Without it, the logits in the file or folder itself are used, if any.
+
+    Raises `UserError` for a file without weights, for weights that do not match the recipe (see
+    `numerate.published.dual_attention_weights`), and if logits differ.
+    """
+    path = Path(file).expanduser()
+    if not isinstance(recipe.model, Decoder):
+        raise UserError(f"recipe: its model is a {type(recipe.model).__name__}; must be a Decoder")
+    weight_file = read_weights(path)
+    weights = from_published(weight_file.weights, recipe.model, where=str(path))
+    evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
+    recipe = replace(recipe, name=name)
+    return _create_run(recipe, evaluation_data, weights, 0, weight_file.logit_check(check, tolerance), path, runs_dir)
+
+
+def _create_run(
+    recipe: Recipe,
+    evaluation_data: EvaluationData,
+    weights: dict[str, Tensor],
+    step: int,
+    check: LogitCheck | None,
+    path: Path,
+    runs_dir: str | Path | None,
+) -> Run:
+    """The run of a recipe and imported weights, created unless it exists."""
+    model = recipe.model.rebuild(evaluation_data.vocabulary, recipe.seed, None)
+    weights = match_state_dict(model, weights, str(path))
+    if check is not None:
+        model.load_state_dict(weights)
+        check.check(model, evaluation_data.vocabulary.size)
+    source = str(path.resolve())
+    state = {"tokenizer": tokenizer_fingerprint(recipe.tokenizer, recipe.task), "imported_from": source}
+    run_folder = RunFolder.create(
+        resolve_runs_dir(runs_dir),
+        recipe.title,
+        hashlib.sha256(f"{identity(recipe)} {_digest(weights)}".encode()).hexdigest()[:12],
+        {
+            "recipe": to_tree(recipe),
+            "variant": identity(replace(recipe, seed=0)),
+            "name": recipe.name,
+            "group": recipe.group,
+            **provenance.provenance(),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "imported_from": source,
+        },
+    )
+    with run_folder.lock("importing"):
+        stored = run_folder.metadata()
+        check_same_defaults(stored["recipe"], recipe, run_folder.path)
+        if recipe.name not in (None, stored["name"]):
+            run_folder.update_metadata(name=recipe.name, recipe={**stored["recipe"], "name": recipe.name})
+        if checkpoint.latest_valid(run_folder.checkpoints)[0] is None:
+            checkpoint.write(run_folder.checkpoints, step, {"weights": weights}, state)
+    return Run(run_folder)
+
+
+def _digest(weights: dict[str, Tensor]) -> str:
+    sha256 = hashlib.sha256()
+    for name in sorted(weights):
+        sha256.update(name.encode())
+        sha256.update(weights[name].contiguous().cpu().numpy().tobytes())
+    return sha256.hexdigest()
