@@ -207,8 +207,14 @@ class EvaluationPlan:
 
     def prediction_log(self, task: CellTask, store: EvaluationStore | None = None) -> StoredPredictions:
         """The predictions of a cell of a kind that `keeps_predictions`; without a store they are kept in memory."""
-        entries = {"count": self.num_questions(task), "evaluation_seed": self.seed, **self._prediction_entries(task)}
-        return StoredPredictions(store, self.key(task), entries)
+        return StoredPredictions(store, self.key(task), self._log_entries(task))
+
+    def predictions_record(self, task: CellTask, *logs: PredictionLog) -> dict[str, Any]:
+        """The answers to all questions of a cell as one record, in `lines`; `logs` as in `score`."""
+        return cell_entries(task.cell) | self._log_entries(task) | {"lines": self.predict(task, *logs)}
+
+    def _log_entries(self, task: CellTask) -> dict[str, Any]:
+        return {"count": self.num_questions(task), "evaluation_seed": self.seed, **self._prediction_entries(task)}
 
     def score(self, task: CellTask, *logs: PredictionLog) -> dict[str, Any]:
         """The record of one cell; a kind that `keeps_predictions` takes its `prediction_log`."""
@@ -225,7 +231,7 @@ class EvaluationPlan:
             "region": self.regions(task.run, [task.cell])[task.cell],
             "overlaps_training": record["overlaps_training"] and may_be_trained,
             **self.kind.name_entry(),
-            **self.settings_entry(task),
+            **self._settings_entry(task),
             RUN_ID_KEY: run.folder.run_id,
         }
 
@@ -250,7 +256,7 @@ class EvaluationPlan:
             "step": checkpoint.step,
             "position_offset": task.position_offset,
             "method": self.method,
-            **self.settings_entry(task),
+            **self._settings_entry(task),
             RUN_ID_KEY: self.runs[task.run].folder.run_id,
         }
 
@@ -264,7 +270,7 @@ class EvaluationPlan:
     def _request(self, task: CellTask) -> CellRequest:
         return CellRequest(dict(task.cell), self.num_questions(task), self.seed, task.position_offset, self.method)
 
-    def settings_entry(self, task: CellTask) -> dict[str, Any]:
+    def _settings_entry(self, task: CellTask) -> dict[str, Any]:
         """The entry `settings` of a record; {} as trained."""
         settings = self.runs[task.run].changed_settings
         return {"settings": dict(settings)} if settings else {}

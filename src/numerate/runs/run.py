@@ -22,14 +22,8 @@ from numerate.runs.engines.engine import Engine
 from numerate.runs.estimating import EvaluationEstimate, estimate
 from numerate.runs.plan import CellTask, EvaluationPlan, ProgressCallback, ProgressReporter
 from numerate.runs.row_memory import check_row_fits
-from numerate.runs.shards import (
-    EvaluateShard,
-    check_no_shard,
-    evaluate_shards,
-    jobs_folder,
-    make_shards,
-)
-from numerate.runs.store import EvaluationStore, RecordKey, json_lines
+from numerate.runs.shards import EvaluateShard, check_no_shard, evaluate_shards, make_shards
+from numerate.runs.store import EvaluationStore, json_lines
 from numerate.runs.stored_run import StoredRun
 from numerate.tasks.questions import Questions
 from numerate.training.distributed import resolve_device
@@ -118,11 +112,12 @@ class Run(StoredRun):
                 for task in (one for one in missing if one.needs_score):
                     store.add(plan.key(task), plan.score(task))
                     progress.increment()
-            gathered_keys = _write_predictions(plan, tasks, store, progress) if writes_predictions else set()
+            if writes_predictions:
+                _write_predictions(plan, tasks, store, progress)
             if shard is None:
                 _write_samples(plan, store)
             store.finalize()
-            store.remove_worker_folders(gathered_keys)
+            store.remove_worker_folders()
         records = [store.records[plan.key(task)] for task in tasks]
         return Results(plan.kind, records, [found for _, found in plan.checkpoints], self._best_checkpoint())
 
@@ -142,7 +137,7 @@ class Run(StoredRun):
         tasks, store = plan.tasks(plan.cells(), predictions), self._store(None)
         store.load(plan.steps_by_label())
         shards = make_shards(plan, plan.missing(tasks, store), engine.num_workers)
-        return engine.script(EvaluateShard.from_plan(plan), shards, jobs_folder(store))
+        return engine.script(EvaluateShard.from_plan(plan), shards, store.pieces / "jobs")
 
     def estimate(
         self,
@@ -342,21 +337,16 @@ class Run(StoredRun):
 
 def _write_predictions(
     plan: EvaluationPlan, tasks: Sequence[CellTask], store: EvaluationStore, progress: ProgressReporter
-) -> set[RecordKey]:
-    """Writes the answer to every question; returns the keys that workers had recorded already."""
-    recorded_keys: set[RecordKey] = set()
+) -> None:
+    """Writes the answer to every question: as workers have recorded it, or computed here."""
     for _, same_model in groupby(tasks, lambda task: (task.run, task.checkpoint)):
         lines: list[dict[str, Any]] = []
         for task in same_model:
-            predictions = store.find_predictions(key := plan.key(task))
-            if predictions is None:
+            if (predictions := store.find_predictions(plan.key(task))) is None:
                 predictions = plan.predict(task)
                 progress.increment()
-            else:
-                recorded_keys.add(key)
             lines += predictions
-        store.write("predictions.jsonl", lines, ("checkpoint", "step", "position_offset", "settings"))
-    return recorded_keys
+        store.write_predictions(lines)
 
 
 def _write_samples(plan: EvaluationPlan, store: EvaluationStore, examples_per_cell: int = 4) -> None:

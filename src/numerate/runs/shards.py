@@ -8,14 +8,13 @@ from pathlib import Path
 
 from numerate.errors import OperationalError, UserError, pluralize
 from numerate.evaluation.evaluator import Method, parse_grid
-from numerate.evaluation.grid import cell_entries, interleave_by_cost, split_by_cost
+from numerate.evaluation.grid import interleave_by_cost, split_by_cost
 from numerate.runs.engines.engine import Engine, Failure
 from numerate.runs.engines.worker import current_stop, worker_name
 from numerate.runs.plan import CellTask, EvaluationPlan, ProgressReporter
-from numerate.runs.store import PREDICTIONS_FILE, RECORDS_FILE, EvaluationStore, RecordWriter, worker_directory
+from numerate.runs.store import EvaluationStore
 from numerate.runs.stored_run import StoredRun
 from numerate.training import checkpoint
-from numerate.training.lock import Lock
 from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stop
 
@@ -114,25 +113,16 @@ class EvaluateShard:
         """Evaluates all cells of a shard that no worker has recorded, and returns their number. Raises
         `KeyboardInterrupt` if a stop is requested."""
         plan, missing = _open_plan(self), self._missing(shard)
-        directory = worker_directory(plan.runs[0].folder, worker_name())
-        directory.mkdir(parents=True, exist_ok=True)
-        with (
-            Lock(directory / "lock").hold("evaluation"),
-            RecordWriter(directory / RECORDS_FILE) as records,
-            RecordWriter(directory / PREDICTIONS_FILE) as predictions,
-        ):
+        store = EvaluationStore.of_worker(plan.runs[0].folder, worker_name())
+        with store.lock():
             for task in missing:
                 if current_stop().requested:
                     raise KeyboardInterrupt
                 logs = [plan.prediction_log(task)] if plan.kind.keeps_predictions else []
                 if task.needs_score:
-                    records.add(plan.score(task, *logs))
+                    store.add(plan.key(task), plan.score(task, *logs))
                 if task.needs_predictions:
-                    label, step, _, _, position_offset, count, seed, method = plan.key(task)
-                    record = {"checkpoint": label, "step": step, "position_offset": position_offset, "count": count}
-                    record |= {"evaluation_seed": seed, "method": method, **plan.settings_entry(task)}
-                    # All answers of a cell are one record, so that it is written completely or not at all.
-                    predictions.add(cell_entries(task.cell) | record | {"lines": plan.predict(task, *logs)})
+                    store.add_predictions(plan.predictions_record(task, *logs))
         return len(missing)
 
     def _missing(self, shard: GridShard) -> list[CellTask]:
@@ -167,7 +157,7 @@ def evaluate_shards(
     shards, lines = make_shards(plan, missing, engine.num_workers), _LineCounter(store)
     failed: list[tuple[GridShard, Failure]] = []
     with Stop() as stop:
-        function, folder = EvaluateShard.from_plan(plan), jobs_folder(store)
+        function, folder = EvaluateShard.from_plan(plan), store.pieces / "jobs"
         for outcome in engine.map(
             function, shards, folder=folder, stop=stop, on_tick=lambda: progress.set_done(lines.count())
         ):
@@ -184,14 +174,9 @@ def evaluate_shards(
     for shard in shards:
         if plan.missing(shard.tasks, store):
             raise OperationalError(
-                f"{shard}: its worker finished, but {store.folder.path / 'pieces'} lacks the records that it wrote; "
+                f"{shard}: its worker finished, but {store.pieces} lacks the records that it wrote; "
                 "all workers must share this folder"
             )
-
-
-def jobs_folder(store: EvaluationStore) -> Path:
-    """The folder for files of the engine."""
-    return store.folder.path / "pieces" / "jobs"
 
 
 def _failed_shards_error(

@@ -4,7 +4,7 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,9 +19,12 @@ from numerate.training import disk
 from numerate.training.lock import Lock
 from numerate.training.run_folder import RunFolder, folder_name
 
+WeightsKey = tuple[int, tuple[tuple[str, float, str], ...], Cell, int, int, int, str]
+"""What is measured: step, settings, cell, position offset, count, evaluation seed, method."""
+
 RecordKey = tuple[str, int, tuple[tuple[str, float, str], ...], Cell, int, int, int, str]
-"""The identity of a record, which also defines the order of records: checkpoint, step, settings, cell, position offset,
-count, evaluation seed, method."""
+"""The identity of a record, which also defines the order of records: the name of the checkpoint, of which a step may
+have several, and what is measured."""
 
 WRITE_INTERVAL = 0.5
 """Seconds between two writes of records; a killed process loses at most this much work."""
@@ -67,93 +70,97 @@ class RecordWriter:
 
 
 class EvaluationStore:
-    """The records of evaluations in a run's folder; each shard has a subfolder.
+    """The records of evaluations in a run's folder; each shard, and each worker of an engine, has a subfolder.
 
     Records are appended immediately, so that a stopped evaluation resumes, and sorted at the end, so that the same
-    evaluation writes identical files. Workers of an engine write to their own folders below `pieces/`, which are read
-    and collected with the rest.
+    evaluation writes identical files. An evaluation without a shard reads and collects the records of all pieces.
     """
 
     def __init__(self, folder: RunFolder, shard: str | None) -> None:
         self.folder, self.shard = folder, shard
-        self.directory = folder.path / "pieces" / shard if shard is not None else folder.path
-        self.file = self.name_of(RECORDS_FILE)
+        self.pieces = folder.path / "pieces"
+        self.directory = self.pieces / shard if shard is not None else folder.path
         self.records: dict[RecordKey, dict[str, Any]] = {}
-        self.predictions: dict[RecordKey, tuple[Path, int]] = {}
-        self._kept_predictions: dict[RecordKey, dict[int, Mapping[str, Any]]] | None = None
+        self._worker_predictions: dict[WeightsKey, tuple[Path, int]] = {}
+        self._gathered: set[WeightsKey] = set()
+        self._kept_predictions: dict[WeightsKey, dict[int, Mapping[str, Any]]] | None = None
         self._lines = RecordWriter(self.directory / RECORDS_FILE)
+        self._prediction_lines = RecordWriter(self.directory / PREDICTIONS_FILE)
         self._steps: Mapping[str, int] = {}
+
+    @classmethod
+    def of_worker(cls, folder: RunFolder, worker: str) -> "EvaluationStore":
+        """The records that a worker of an engine writes; no shard has a folder with this prefix."""
+        return cls(folder, folder_name(_WORKER_PREFIX + worker))
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Locks the folder for writing; added records are written when the context exits, also on an error."""
         disk.make_folder(self.directory)
         with self.folder.lock("evaluation") if self.shard is None else Lock(self.directory / "lock").hold("evaluation"):
-            with self._lines:
+            with self._lines, self._prediction_lines:
                 yield
 
     def load(self, steps: Mapping[str, int]) -> None:
         """Reads existing records. Records of a `final` or `best` that is now another step are kept under their step."""
         self._steps = steps
-        shards = [path.relative_to(self.folder.path).as_posix() for path in self._shard_files(RECORDS_FILE)]
-        for name in [self.file, *(shards if self.shard is None else [RECORDS_FILE])]:
-            for record in self.folder.records(name):
-                self.records.setdefault(self._relabeled_key(record), record)
-        self._find_predictions()
+        others = self._files(RECORDS_FILE) if self.shard is None else [self.folder.file(RECORDS_FILE)]
+        self._read([self.directory / RECORDS_FILE, *others])
 
     def load_worker_records(self) -> None:
         """Reads the records that workers have written since."""
-        for path in self._shard_files(RECORDS_FILE, _WORKER_PREFIX):
-            for record in read_records(path, EVALUATION, run_id=self.folder.run_id):
-                self.records.setdefault(self._relabeled_key(record), record)
-        self._find_predictions()
+        self._read(self._files(RECORDS_FILE, _WORKER_PREFIX))
 
     def worker_files(self) -> list[Path]:
         """The files written by workers."""
-        return [*self._shard_files(RECORDS_FILE, _WORKER_PREFIX), *self._shard_files(PREDICTIONS_FILE, _WORKER_PREFIX)]
+        return [*self._files(RECORDS_FILE, _WORKER_PREFIX), *self._files(PREDICTIONS_FILE, _WORKER_PREFIX)]
 
-    def _find_predictions(self) -> None:
-        for path in self._shard_files(PREDICTIONS_FILE, _WORKER_PREFIX) if self.shard is None else []:
-            for offset, record in self._read_predictions(path):
-                self.predictions.setdefault(self._relabeled_key(record), (path, offset))
+    def _files(self, name: str, prefix: str = "") -> list[Path]:
+        return sorted(self.pieces.glob(f"{prefix}*/{name}"))
 
-    def _read_predictions(self, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The answers in a worker's file, each with the byte offset of its line."""
+    def _read(self, files: Iterable[Path]) -> None:
+        for path in files:
+            for key, record in self._read_records(path):
+                self.records.setdefault(key, record)
+        for path in self._files(PREDICTIONS_FILE, _WORKER_PREFIX) if self.shard is None else []:
+            for measured, offset in self._read_predictions(path):
+                self._worker_predictions.setdefault(measured, (path, offset))
+
+    def _read_records(self, path: Path) -> Iterator[tuple[RecordKey, dict[str, Any]]]:
+        """The records of a file by their keys; one is relabeled by its step if its label now means another step."""
+        for record in read_records(path, EVALUATION, run_id=self.folder.run_id):
+            if self._steps.get(record["checkpoint"], record["step"]) != record["step"]:
+                record["checkpoint"] = f"step {record['step']}"
+            yield record_key(record), record
+
+    def _read_predictions(self, path: Path) -> Iterator[tuple[WeightsKey, int]]:
+        """The cells whose answers are in a worker's file, each with the byte offset of its line."""
         for line in parse_lines(read_bytes(path), path, WORKER_PREDICTIONS, self.folder.run_id):
             if line.problem is not None:
                 raise UserError(line.problem)
             if line.record is not None:
-                yield line.offset, line.record
-
-    def _relabeled_key(self, record: dict[str, Any]) -> RecordKey:
-        """The key of a record; it is relabeled by its step if its label now means another step."""
-        label = str(record["checkpoint"])
-        if label in self._steps and record.get("step") != self._steps[label]:
-            record["checkpoint"] = f"step {record['step']}"
-        return record_key(record)
-
-    def _shard_files(self, name: str, prefix: str = "") -> list[Path]:
-        return sorted((self.folder.path / "pieces").glob(f"{prefix}*/{name}"))
+                yield record_key(line.record)[1:], line.offset
 
     def find_same_weights(self, key: RecordKey) -> dict[str, Any] | None:
         """The record of the same evaluation under another name of the same step: `best` and `final` may be the same."""
-        return next((self.records[same] for same in _equivalent_keys(key) if same in self.records), None)
+        keys: list[RecordKey] = [(name, *key[1:]) for name in ("final", "best", f"step {key[1]}")]
+        return next((self.records[same] for same in keys if same in self.records), None)
 
     def has_predictions(self, key: RecordKey) -> bool:
         """Whether a worker has recorded the predictions of a cell."""
-        return any(same in self.predictions for same in _equivalent_keys(key))
+        return key[1:] in self._worker_predictions
 
     def find_predictions(self, key: RecordKey) -> list[dict[str, Any]] | None:
         """The predictions of a cell that a worker has recorded, a line per question; None if there are none."""
-        location = next((self.predictions[same] for same in _equivalent_keys(key) if same in self.predictions), None)
-        if location is None:
+        if not self.has_predictions(key):
             return None
-        path, offset = location
+        path, offset = self._worker_predictions[key[1:]]
         with disk.convert_os_errors(path), open(path, "rb") as file:
             file.seek(offset)
             record = parse_record(file.readline())
         if record is None:
             raise OperationalError(f"{path}: was modified while it was read; the same command resumes")
+        self._gathered.add(key[1:])
         return [line | {"checkpoint": key[0]} for line in record["lines"]]
 
     def prediction_lines(self, key: RecordKey) -> dict[int, Mapping[str, Any]]:
@@ -162,9 +169,8 @@ class EvaluationStore:
             self._kept_predictions = {}
             for line in self.folder.records(self.name_of(PREDICTIONS_FILE)):
                 if "row" in line and CHECKSUM_KEY in line:
-                    self._kept_predictions.setdefault(record_key(line), {})[line["row"]] = line
-        kept = self._kept_predictions
-        return next((kept[same] for same in _equivalent_keys(key) if same in kept), kept.setdefault(key, {}))
+                    self._kept_predictions.setdefault(record_key(line)[1:], {})[line["row"]] = line
+        return self._kept_predictions.setdefault(key[1:], {})
 
     def name_of(self, name: str) -> str:
         """The name of a file of records in the folder of the run, or of its shard."""
@@ -174,38 +180,39 @@ class EvaluationStore:
         self.records[key] = record
         self._lines.add(record)
 
+    def add_predictions(self, record: Mapping[str, Any]) -> None:
+        """Appends the answers of a cell, in the store of a worker: one record, so that all are written or none."""
+        self._prediction_lines.add(record)
+
     def finalize(self) -> None:
         """Writes all records in order."""
         self._lines.flush()
         if self.shard is None:
-            self.folder.write(self.file, json_lines(self.records[key] for key in sorted(self.records)))
+            self.folder.write(RECORDS_FILE, json_lines(self.records[key] for key in sorted(self.records)))
 
-    def remove_worker_folders(self, predictions: Collection[RecordKey] = ()) -> None:
-        """Removes the folders of workers whose records are all written and whose answers are all in `predictions`.
+    def remove_worker_folders(self) -> None:
+        """Removes the folders of workers whose records are all written and whose answers were all found and written.
 
         A worker that is still writing (because the command that started it was killed) keeps its folder.
         """
-        gathered_keys = {key[1:] for key in predictions}  # without the label, since a step may have several
-        for directory in sorted((self.folder.path / "pieces").glob(f"{_WORKER_PREFIX}*")):
+        for directory in sorted(self.pieces.glob(f"{_WORKER_PREFIX}*")):
             with contextlib.suppress(UserError, OperationalError), Lock(directory / "lock").hold("gathering"):
-                found = read_records(directory / RECORDS_FILE, EVALUATION, run_id=self.folder.run_id)
-                records = {self._relabeled_key(record) for record in found}
-                lines = self._read_predictions(directory / PREDICTIONS_FILE)
-                answers = {self._relabeled_key(record)[1:] for _, record in lines}
-                if records <= self.records.keys() and answers <= gathered_keys:
+                records = {key for key, _ in self._read_records(directory / RECORDS_FILE)}
+                answers = {key for key, _ in self._read_predictions(directory / PREDICTIONS_FILE)}
+                if records <= self.records.keys() and answers <= self._gathered:
                     shutil.rmtree(directory, ignore_errors=True)
         with contextlib.suppress(OSError):
-            (self.folder.path / "pieces").rmdir()
+            self.pieces.rmdir()
 
-    def write(self, name: str, lines: Sequence[Mapping[str, Any]], key_fields: Sequence[str]) -> None:
-        """Writes lines to a file of records, replacing those with the same `key_fields`."""
-        name = self.name_of(name)
+    def write_predictions(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Writes answers in place of those of the same checkpoints, position offsets and settings."""
 
-        def shared_fields(line: Mapping[str, Any]) -> str:
-            return json.dumps([line.get(field) for field in key_fields], sort_keys=True)
+        def model(line: Mapping[str, Any]) -> str:
+            fields = ("checkpoint", "step", "position_offset", "settings")
+            return json.dumps([line.get(field) for field in fields], sort_keys=True)
 
-        replaced = {shared_fields(line) for line in lines}
-        kept_lines, _ = self.folder.split_records(name, lambda line: shared_fields(line) not in replaced)
+        name, replaced = self.name_of(PREDICTIONS_FILE), {model(line) for line in lines}
+        kept_lines, _ = self.folder.split_records(name, lambda line: model(line) not in replaced)
         self.folder.write(name, kept_lines + json_lines(lines))
 
 
@@ -230,16 +237,6 @@ def with_checksum(line: Mapping[str, Any]) -> dict[str, Any]:
     """A line of predictions.jsonl with the checksum of its content, which is checked when it is read."""
     plain: dict[str, Any] = disk.to_plain_data(line, finite=True)
     return plain | {CHECKSUM_KEY: prediction_checksum(plain)}
-
-
-def worker_directory(folder: RunFolder, worker: str) -> Path:
-    """The folder of one worker of an engine; no shard has a folder with this prefix."""
-    return folder.path / "pieces" / folder_name(_WORKER_PREFIX + worker)
-
-
-def _equivalent_keys(key: RecordKey) -> list[RecordKey]:
-    """A key, and those of the same evaluation under the other names of its step."""
-    return [(name, *key[1:]) for name in (key[0], "final", "best", f"step {key[1]}")]
 
 
 def record_key(record: Mapping[str, Any]) -> RecordKey:
