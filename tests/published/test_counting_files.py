@@ -177,7 +177,7 @@ def test_a_name_that_was_not_published_is_refused_with_one_like_it() -> None:
 
 def test_a_published_name_is_written_in_our_own_format_too(tmp_path: Path) -> None:
     out = tmp_path / "rows"
-    assert main(["data", "write", "counting_samesymbol_mod10bos", f"out={out}", "count=30", "format=text"]) == 0
+    assert main(["data", "write", "counting_samesymbol_mod10bos", f"out={out}", "count=30"]) == 0
     first = (out / "rows.txt").read_text().splitlines()[0]
     assert first.startswith("0 a")
     assert first.split("\t")[1].startswith(". 1")

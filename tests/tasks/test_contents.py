@@ -79,7 +79,7 @@ def test_a_task_that_draws_reads_no_files() -> None:
 
 
 def test_rows_of_ours_are_known_by_their_files(tmp_path: Path) -> None:
-    folder = write_rows(RowSource("Arithmetic", Arithmetic(), Characters(), 50), tmp_path / "rows", "both")
+    folder = write_rows(RowSource("Arithmetic", Arithmetic(), Characters(), 50), tmp_path / "rows")
     assert set(ExampleFile(path=str(folder)).file_hashes()) == {"rows.txt"}
 
 

@@ -4,12 +4,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from numerate import catalogue
 from numerate.cli import main
-from numerate.text.data import open_rows
 
 OF_FILES = ("RJokes", "LanguageModeling", "Mathematics", "QuestionFiles", "MultiRC", "GSM8K", "ExampleFile")
 
@@ -22,6 +22,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def rows_of(folder: str) -> list[str]:
+    return Path(folder, "rows.txt").read_text(encoding="utf-8").splitlines()
+
+
+def head_of(folder: str) -> dict[str, Any]:
+    head: dict[str, Any] = json.loads(Path(folder, "head.json").read_text(encoding="utf-8"))
+    return head
+
+
 def refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", *words]) == 2
     error = capsys.readouterr().err
@@ -32,38 +41,32 @@ def refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) 
 def test_a_task_is_written_with_its_settings(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = "Arithmetic digits=2 tokenizer.number_format.digit_order=normal count=1k out=sums seed=4 split=validation"
     assert main(["data", "write", *words.split()]) == 0
-    rows = open_rows("sums")
-    assert (len(rows), rows.metadata["seed"], rows.metadata["split"]) == (1000, 4, "validation")
-    first, second = rows.text(0).split("=")[0].split("+")
-    assert rows.text(0) == f"{first}+{second}={int(first) + int(second)}"
+    rows, head = rows_of("sums"), head_of("sums")
+    assert (len(rows), head["seed"], head["split"]) == (1000, 4, "validation")
+    first, second = rows[0].split("=")[0].split("+")
+    assert rows[0] == f"{first}+{second}={int(first) + int(second)}"
     assert "1,000 rows" in capsys.readouterr().out
 
 
 def test_a_recipe_is_written_as_its_run_reads_it(here: Path) -> None:
-    words = "addition_abacus seed=5 task.digits=2 tokenizer.add_bos_token=true count=10 format=memmap out=x"
+    words = "addition_abacus seed=5 task.digits=2 tokenizer.add_bos_token=true count=10 out=x"
     assert main(["data", "write", *words.split()]) == 0
-    rows = open_rows("x")
-    assert rows.metadata["task"]["digits"] == 2
-    assert rows[0][0] == 2
-    assert rows.metadata["seed"] == 5
+    head = head_of("x")
+    assert (head["task"]["digits"], head["tokenizer"]["add_bos_token"], head["seed"]) == (2, True, 5)
 
 
 def test_every_task_can_be_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in catalogue.parts_by_kind()["Task"]:
         if name not in OF_FILES:
             assert main(["data", "write", name, "count=50", f"out={name}"]) == 0, capsys.readouterr().err
-            assert len(open_rows(name)) == 50
-            lines = (here / name / "rows.txt").read_text(encoding="utf-8").splitlines()
-            assert len(lines) == 50
-            assert lines[49].split("\t")[0] == open_rows(name).text(49)
+            assert len(rows_of(name)) == head_of(name)["rows"] == 50
 
 
 def test_a_task_that_lists_its_questions_is_written_as_a_whole(here: Path) -> None:
-    assert main(["data", "write", "BitwiseOr", "digits=1:5", "out=all", "format=text"]) == 0
-    rows = (here / "all" / "rows.txt").read_text().splitlines()
-    assert len(set(rows)) == len(rows) == 55
+    assert main(["data", "write", "BitwiseOr", "digits=1:5", "out=all"]) == 0
+    assert len(set(rows_of("all"))) == len(rows_of("all")) == 55
     assert main(["data", "write", "BitwiseOr", "digits=1:5", "max_examples=10", "out=some"]) == 0
-    assert len(open_rows("some")) == 10
+    assert len(rows_of("some")) == 10
 
 
 def test_the_few_rows_of_a_labelled_task_are_written_once_unless_count_draws_them(
@@ -84,7 +87,7 @@ def test_the_few_rows_of_a_labelled_task_are_written_once_unless_count_draws_the
     assert len(drawn) == 4000
     assert len(set(drawn)) < 3425
     assert set(drawn) <= whole["train"]
-    assert [json.loads((here / name / "head.json").read_text())["each_once"] for name in ("train", "drawn")] == [1, 0]
+    assert [head_of(name)["each_once"] for name in ("train", "drawn")] == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -96,17 +99,12 @@ def test_the_few_rows_of_a_labelled_task_are_written_once_unless_count_draws_the
         ["RaspCounting", "tokenizer.add_bos_token=true"],
     ],
 )
-@pytest.mark.parametrize("form", ["text", "memmap"])
-def test_rows_with_labels_are_read_as_they_were_written(task: list[str], form: str, here: Path) -> None:
+def test_rows_with_labels_are_read_as_they_were_written(task: list[str], here: Path) -> None:
     assert main(["data", "write", *task, "count=70", "out=one"]) == 0
-    assert main(["data", "write", *task, "count=70", "out=first", f"format={form}"]) == 0
     again = [word for word in task if word.startswith("tokenizer")]
-    assert main(["data", "write", "first", "out=again", *again]) == 0
-    files = ["rows.txt", "ids.bin", "labels.bin", "offsets.bin"]
-    for file in files:
-        assert (here / "one" / file).read_bytes() == (here / "again" / file).read_bytes(), file
-    one, again_head = (json.loads((here / name / "head.json").read_text()) for name in ("one", "again"))
-    assert one["vocabulary"] == again_head["vocabulary"]
+    assert main(["data", "write", "one", "out=again", *again]) == 0
+    assert rows_of("one") == rows_of("again")
+    assert head_of("one")["vocabulary"] == head_of("again")["vocabulary"]
 
 
 def test_a_task_over_files_is_written_with_the_files_that_its_settings_name(
@@ -116,15 +114,13 @@ def test_a_task_over_files_is_written_with_the_files_that_its_settings_name(
     texts = Path(__file__).parents[1] / "text" / "texts"
     mine = ["QuestionFiles", f"task.train_file={texts / 'questions.jsonl'}"]
     assert main(["data", "write", *mine, "out=q"]) == 0, capsys.readouterr().err
-    assert len(open_rows("q")) > 0
-    words = ["gsm8k", f"data_dir={texts}", "tokenizer.number_format.digit_order=normal", "format=memmap", "out=g"]
-    assert main(["data", "write", *words]) == 0
+    assert len(rows_of("q")) > 0
+    words = ["gsm8k", f"data_dir={texts}", "tokenizer.number_format.digit_order=normal", "out=g"]
+    refused(["write", *words], "contains a line break, so rows are no lines of text; --as published writes", capsys)
 
 
 def test_files_are_written_in_another_number_format(here: Path) -> None:
-    assert (
-        main(["data", "write", "rows.txt", "tokenizer.number_format.digit_order=normal", "out=x", "format=text"]) == 0
-    )
+    assert main(["data", "write", "rows.txt", "tokenizer.number_format.digit_order=normal", "out=x"]) == 0
     assert (here / "x" / "rows.txt").read_text() == "123+456=579\n12+9=21\n9+1=10\n9+1=10\n"
 
 
@@ -134,7 +130,6 @@ def test_files_are_written_in_another_number_format(here: Path) -> None:
         ("", "data: the command is missing; there are: write, fetch, tokenise, prepare."),
         ("wirte Arithmetic", "data: there is no command 'wirte'; there are: write, fetch, tokenise, prepare."),
         ("write Arithmetic", "out: the value is missing; for example: numerate data write Arithmetic out=sums"),
-        ("write Arithmetic out=x format=csv", "format: must be text, memmap or both, not 'csv'"),
         ("write Arithmetic out=x count=many", "count: must be an integer, not 'many'"),
         ("write Arithmetic out=x count=0", "count: must be 1 or more, not 0; for example count=20M"),
         ("write Arithmetic out=x split=tset", "Did you mean 'test'?"),

@@ -16,14 +16,13 @@ from numerate.text.tasks.example_file import ExampleFile
 from numerate.tokenizers.words import Words
 
 
-def written(folder: Path, form: str) -> ExampleFile:
+def written(folder: Path) -> ExampleFile:
     source = RowSource("Counting", Counting(start_number="before", prefix="<bos>"), Words(), 60)
-    return ExampleFile(path=str(write_rows(source, folder / form, form)))  # type: ignore[arg-type]
+    return ExampleFile(path=str(write_rows(source, folder / "rows")))
 
 
-@pytest.mark.parametrize("form", ["text", "memmap", "both"])
-def test_a_folder_gives_the_questions_and_the_alphabet_of_its_task(form: str, tmp_path: Path) -> None:
-    task, own = written(tmp_path, form), Counting(start_number="before", prefix="<bos>")
+def test_a_folder_gives_the_questions_and_the_alphabet_of_its_task(tmp_path: Path) -> None:
+    task, own = written(tmp_path), Counting(start_number="before", prefix="<bos>")
     wanted, found = own.examples("train", 0, 0, 60), task.questions(np.arange(60))
     assert task.alphabet() == own.alphabet()
     assert pairs(found) == pairs(wanted)
@@ -51,7 +50,7 @@ def test_a_file_of_words_tells_its_words(tmp_path: Path, max_in_memory: int, mon
 
 
 def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:
-    folder = Path(str(written(tmp_path, "memmap").path))
+    folder = Path(str(written(tmp_path).path))
     with pytest.raises(UserError, match=r"^digit_order: must be auto for rows with a label per word"):
         ExampleFile(path=str(folder), digit_order="reversed").alphabet()
     with pytest.raises(UserError, match=r"^question: "):

@@ -12,7 +12,6 @@ from numerate.cli import main
 from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
-from numerate.text.data import open_rows
 from numerate.text.data.source import RowSource
 from numerate.text.data.writing import write_rows
 from numerate.text.tasks.example_file import ExampleFile
@@ -22,12 +21,10 @@ from numerate.tokenizers.words import Words
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows of sums and rows with labels, as text, as token ids, and as both."""
+    """Rows of sums and rows with labels."""
     place = tmp_path_factory.mktemp("folders")
-    for form in ("text", "memmap", "both"):
-        write_rows(RowSource("Arithmetic", Arithmetic(), Characters(), 60), place / "sums" / form, form)  # type: ignore[arg-type]
-        labelled = RowSource("Counting", Counting(start_number="before"), Words(), 60)
-        write_rows(labelled, place / "labels" / form, form)  # type: ignore[arg-type]
+    write_rows(RowSource("Arithmetic", Arithmetic(), Characters(), 60), place / "sums")
+    write_rows(RowSource("Counting", Counting(start_number="before"), Words(), 60), place / "labels")
     return place
 
 
@@ -45,22 +42,14 @@ HARM: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("form", ["text", "memmap", "both"])
 @pytest.mark.parametrize("kind", ["sums", "labels"])
 @pytest.mark.parametrize("harm", HARM)
-def test_rows_that_are_not_as_written_are_refused_by_file(
-    folders: Path, tmp_path: Path, kind: str, form: str, harm: str
-) -> None:
-    for name in sorted(path.name for path in (folders / kind / form).iterdir() if path.name != "head.json"):
-        folder = Path(shutil.copytree(folders / kind / form, tmp_path / f"{name} damaged"))
-        sound = ExampleFile(path=str(folder)).all_questions()
-        assert sound is not None
-        HARM[harm](folder / name)
-        with pytest.raises(UserError, match=rf"{name}: is (not as it was written|missing)"):
-            ExampleFile(path=str(folder)).all_questions()
-        if form != "text":
-            with pytest.raises(UserError, match=rf"{name}: is (not as it was written|missing)"):
-                open_rows(folder)
+def test_rows_that_are_not_as_written_are_refused_by_file(folders: Path, tmp_path: Path, kind: str, harm: str) -> None:
+    folder = Path(shutil.copytree(folders / kind, tmp_path / "damaged"))
+    assert ExampleFile(path=str(folder)).all_questions() is not None
+    HARM[harm](folder / "rows.txt")
+    with pytest.raises(UserError, match=r"rows\.txt: is (not as it was written|missing)"):
+        ExampleFile(path=str(folder)).all_questions()
 
 
 EDITS: dict[str, Callable[[str], str]] = {
@@ -72,26 +61,25 @@ EDITS: dict[str, Callable[[str], str]] = {
     "a sha256": lambda text: text.replace('"sha256": "', '"sha256": "0'),
     "another count": lambda text: text.replace('"rows": 60', '"rows": 61'),
     "no checksum": lambda text: json.dumps({name: value for name, value in json.loads(text).items() if name != "sum"}),
-    "files elsewhere": lambda text: text.replace('"ids.bin"', '"../ids.bin"'),
+    "files elsewhere": lambda text: text.replace('"rows.txt"', '"../rows.txt"'),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_head_that_is_not_as_written_is_refused(folders: Path, tmp_path: Path, edit: str) -> None:
-    folder = Path(shutil.copytree(folders / "sums" / "both", tmp_path / "rows"))
+    folder = Path(shutil.copytree(folders / "sums", tmp_path / "rows"))
     head = folder / "head.json"
     head.write_text(EDITS[edit](head.read_text()))
-    for read in (lambda: ExampleFile(path=str(folder)).all_questions(), lambda: open_rows(folder)):
-        with pytest.raises(
-            UserError, match=r"head\.json: (is not as it was written|cannot be read|is not 'numerate rows 1')"
-        ):
-            read()
+    with pytest.raises(
+        UserError, match=r"head\.json: (is not as it was written|cannot be read|is not 'numerate rows 2')"
+    ):
+        ExampleFile(path=str(folder)).all_questions()
 
 
 def test_changed_answers_are_refused_by_every_command(
     folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = Path(shutil.copytree(folders / "sums" / "both", tmp_path / "rows"))
+    folder = Path(shutil.copytree(folders / "sums", tmp_path / "rows"))
     rows = folder / "rows.txt"
     rows.write_text("".join(f"{line[:-1]}{9 - int(line[-1])}\n" for line in rows.read_text().splitlines()))
     for words in (
@@ -110,11 +98,9 @@ def test_changed_answers_are_refused_by_every_command(
 
 
 def test_rows_changed_while_they_are_open_are_refused(folders: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(folders / "sums" / "memmap", tmp_path / "rows"))
+    folder = Path(shutil.copytree(folders / "sums", tmp_path / "rows"))
     task = ExampleFile(path=str(folder))
     assert len(task.questions(np.arange(60))) == 60
-    flipped(folder / "ids.bin")
-    with pytest.raises(UserError, match=r"ids\.bin: is not as it was written"):
+    flipped(folder / "rows.txt")
+    with pytest.raises(UserError, match=r"rows\.txt: is not as it was written"):
         task.questions(np.arange(60))
-    with pytest.raises(UserError, match=r"has no head.json, so `numerate data write` did not write it"):
-        open_rows(tmp_path)

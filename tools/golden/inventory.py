@@ -26,6 +26,7 @@ WITHDRAWN = {
     r"numerate\.wrap_task": "wrap_task",
     r"numerate\.non_quantities": "non_quantities",
     r"word data grid=": "tasks for lm-evaluation-harness",
+    r"word data format=": "token ids in files, of the reserve",
     r"(command|option|word) completion.*": "own shell completion",
     r"(command|option|word) publish.*": "publish",
     r"Executor .*|(option|word) .*executor.*|setting (Local|Ray|Slurm|InProcess)\.memory": "executors, now engines",

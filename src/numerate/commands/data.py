@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from numerate.commands.naming import NamedData, load_data
 from numerate.config import override
@@ -21,8 +21,6 @@ from numerate.text.tasks.text_task import TextTask
 from numerate.training import disk
 from numerate.training.progress import ProgressBar, ProgressBars
 
-Format = Literal["text", "memmap", "both"]
-
 _DEFAULT_ROWS = 1_000_000
 """Default number of rows of a task."""
 
@@ -36,7 +34,6 @@ def write(
     settings: Sequence[str],
     out: str,
     as_: str | None = None,
-    format: Format = "both",
     **options: Any,
 ) -> None:
     """Writes the rows of a task, recipe or file into a new folder."""
@@ -46,7 +43,7 @@ def write(
     data = _load_questions(name, settings, options.get("split"))
     source = _source(data, **options)
     with ProgressBar(source.count, label="write", unit="row") as progress:
-        folder = write_rows(source, out, format, progress.step)
+        folder = write_rows(source, out, progress.step)
     head = json.loads((folder / "head.json").read_text(encoding="utf-8"))
     for file, info in head["files"].items():
         print(f"{folder / file}  {disk.format_bytes(info['bytes'])}  sha256 {info['sha256'][:16]}")

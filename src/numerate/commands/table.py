@@ -127,8 +127,8 @@ COMMANDS: dict[str, Command] = {
         "data:write",
         "TASK|RECIPE|FILE",
         "numerate data write Arithmetic out=sums count=20M\n"
-        "numerate data write addition_abacus task.digits=1:5 out=short count=100k split=test format=text\n"
-        "numerate data write sums/rows.txt out=tokens format=memmap\n"
+        "numerate data write addition_abacus task.digits=1:5 out=short count=100k split=test\n"
+        "numerate data write sums/rows.txt tokenizer.number_format.digit_order=normal out=normal\n"
         "numerate data write hf_tokenized_dataset/ out=rows split=test vocabulary=pad\n"
         "numerate data write counting_samesymbol_mod10 --as published out=files   (the files of its paper)\n"
         "numerate data write gsm8k --as published out=prepared",
@@ -137,7 +137,6 @@ COMMANDS: dict[str, Command] = {
             ROWS,
             SPLIT,
             SEED,
-            Option("format", "text", "text, memmap, or both (default)", Literal["text", "memmap", "both"]),
             Option("--as", "published", "the files of a paper", Literal["published"]),
             SKIP_BAD,
         ),

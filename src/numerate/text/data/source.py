@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from numerate.errors import UserError, check_choice, check_positive
-from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.text.tasks.row_files import rows_per_block
@@ -55,9 +54,8 @@ class RowSource:
     def vocabulary(self) -> Vocabulary:
         return self.tokenizer.build_vocabulary(self.task)
 
-    def read_blocks(self, size: int = BLOCK_ROWS) -> Iterator[tuple[Questions, TokenizedExamples]]:
-        """The rows in order, at most `size` at a time: as questions, and as token ids. Long rows of a file come in
-        smaller blocks."""
+    def read_blocks(self, size: int = BLOCK_ROWS) -> Iterator[TokenizedExamples]:
+        """The rows in order, at most `size` at a time, as token ids. Long rows of a file come in smaller blocks."""
         vocabulary = self.vocabulary
         all_questions = self.task.all_questions(self.split or "train") if self.each_once else None
         if isinstance(self.task, ExampleFile):
@@ -70,4 +68,4 @@ class RowSource:
                 questions = all_questions.take(slice(start, start + count))
             else:
                 questions = self.task.examples(self.split or "train", self.seed, start, count)
-            yield questions, self.tokenizer.encode_examples(questions, vocabulary)
+            yield self.tokenizer.encode_examples(questions, vocabulary)

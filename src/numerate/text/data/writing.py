@@ -1,77 +1,58 @@
-"""Writing rows to a folder as text and as token ids, with a header that describes them."""
+"""Writing rows to a folder as text, with a head that describes them."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import to_tree
-from numerate.errors import UserError, check_choice
+from numerate.errors import UserError
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.text.data.source import RowSource
 from numerate.text.tasks.columns import ColumnWriter
-from numerate.text.tasks.stored_rows import FORMAT
-from numerate.tokenizers.number_formats import id_dtype
+from numerate.text.tasks.row_file_formats import WRITTEN_FILE, WRITTEN_FORMAT
 from numerate.tokenizers.tokenizer import TokenizedExamples
 from numerate.training.provenance import versions
 from numerate.vocabulary import BOS, EOS, PAD, Vocabulary
 
-FORMATS = ("text", "memmap", "both")
 
-
-def write_rows(
-    source: RowSource,
-    out: str | Path,
-    format: Literal["text", "memmap", "both"] = "both",
-    on_progress: Callable[[int], None] | None = None,
-) -> Path:
+def write_rows(source: RowSource, out: str | Path, on_progress: Callable[[int], None] | None = None) -> Path:
     """Writes the rows of a source to a new folder and returns it.
 
     `rows.txt` has a row per line as the model sees it (`321+654=975`; words with spaces between them, `65 a a`; where a
-    task has a label per token, its labels behind a tab, a dot where there is none); the memmap is what
-    `open_rows` and `ExampleFile` read. `head.json` says what they are and has the sha256 of each file. Memory does not
-    grow with the count. The folder appears under its name when all is written; `on_progress` gets the number of rows
-    after each block.
+    task has a label per token, its labels behind a tab, a dot where there is none). `head.json` says what they are and
+    has the sha256 of the file; `ExampleFile` reads both. Memory does not grow with the count. The folder appears under
+    its name when all is written; `on_progress` gets the number of rows after each block.
 
-    Raises `UserError` for a folder that is there already, or where none may be written.
+        write_rows(RowSource("sums", Arithmetic(digits=2), Characters(), count=1000), "sums")
+        open("sums/rows.txt").readline()  # '02+51=53\n', which is 20+15=35
+
+    Raises `UserError` for a folder that is there already, or where none may be written, and for tokens that contain
+    line breaks.
     """
     out = Path(out)
-    check_choice("format", format, FORMATS)
     check_not_existing(out)
     vocabulary = source.vocabulary
-    if format != "memmap" and (
-        symbols_with_newline := [symbol for symbol in vocabulary.tokens if set(symbol) & set("\r\n")]
-    ):
-        raise UserError(f"format: {symbols_with_newline[0]!r} contains a line break; format must be memmap")
+    if symbols := [symbol for symbol in vocabulary.tokens if set(symbol) & set("\r\n")]:
+        raise UserError(
+            f"{source.name}: its token {symbols[0]!r} contains a line break, so rows are no lines of text; "
+            "--as published writes the files of a paper"
+        )
     with atomic_folder(out) as temporary, ColumnWriter(temporary) as columns:
-        _write_columns(source, vocabulary, columns, format, on_progress)
+        _write(source, vocabulary, columns, on_progress)
     return out
 
 
-def _write_columns(
-    source: RowSource,
-    vocabulary: Vocabulary,
-    columns: ColumnWriter,
-    format: str,
-    on_progress: Callable[[int], None] | None,
+def _write(
+    source: RowSource, vocabulary: Vocabulary, columns: ColumnWriter, on_progress: Callable[[int], None] | None
 ) -> None:
     num_rows = num_tokens = longest = 0
-    dtype = np.dtype(id_dtype(vocabulary)).newbyteorder("<")
-    if format != "text":
-        columns.append("offsets.bin", np.zeros(1, dtype="<i8"))
-    for _, rows in source.read_blocks():
-        is_token = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
-        if format != "memmap":
-            columns.append("rows.txt", format_lines(rows, vocabulary, source.tokenizer.separator))
-        if format != "text":
-            columns.append("ids.bin", rows.ids[is_token].astype(dtype, copy=False))
-            columns.append("offsets.bin", (num_tokens + np.cumsum(rows.lengths)).astype("<i8"))
-            if rows.labels is None:
-                columns.append("answers.bin", rows.target_mask.argmax(axis=1).astype("<i4"))
-            else:
-                columns.append("labels.bin", rows.labels[is_token].astype(dtype, copy=False))
+    has_labels = False
+    for rows in source.read_blocks():
+        columns.append(WRITTEN_FILE, format_lines(rows, vocabulary, source.tokenizer.separator))
+        has_labels |= rows.labels is not None
         num_rows += len(rows)
         num_tokens += int(rows.lengths.sum())
         longest = max(longest, int(rows.lengths.max(initial=0)))
@@ -79,11 +60,11 @@ def _write_columns(
             on_progress(num_rows)
     columns.write_head(
         {
-            "format": FORMAT,
+            "format": WRITTEN_FORMAT,
             "rows": num_rows,
             "tokens": num_tokens,
             "longest": longest,
-            "ids": str(dtype),
+            "labels": has_labels,
             "vocabulary": list(vocabulary.tokens),
             "between": source.tokenizer.separator,
             "source": source.name,

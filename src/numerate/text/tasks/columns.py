@@ -42,7 +42,7 @@ class ColumnWriter:
     """Writes columns to a folder, without keeping them in memory. A file is created when it is first appended to.
 
         with ColumnWriter(folder) as columns:
-            columns.append("ids.bin", np.arange(3, dtype="<i8"))
+            columns.append("ids", np.arange(3, dtype="<i8"))
             columns.write_head({"format": "my columns 1"})
 
     With `resume`, what an interrupted writer of the same folder had when it last saved its progress is kept, if it is
@@ -160,7 +160,7 @@ def read_verified_head(folder: Path, format: str, names: Collection[str]) -> dic
     except (OSError, ValueError, RecursionError) as error:
         raise file_error(path, f"cannot be read ({error}); {_REMEDY}") from error
     if not isinstance(head, dict) or head.get("format") != format:
-        raise file_error(path, f"is not {format!r}; it was not written by `numerate data write`")
+        raise file_error(path, f"is not {format!r}; this version of `numerate data write` did not write it")
     if head.get("sum") != _head_sha256(head):
         raise file_error(path, f"is not as it was written (its checksum is another); {_REMEDY}")
     if not set(head["files"]) <= set(names):

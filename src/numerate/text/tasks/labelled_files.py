@@ -1,7 +1,6 @@
 """Rows of words with a label each: `65 a a` with . 66 67, as `numerate data write` writes them.
 
-They are columns of token ids and of labels: those of a folder that was written, or those that lines of text become,
-which are read once (`build_columns`).
+They become columns of token ids and of labels, which are made once (`build_columns`).
 """
 
 from collections.abc import Iterable
@@ -17,10 +16,9 @@ from numerate.tasks.questions import EMPTY
 from numerate.text.tasks.columns import AnyColumns, build_columns, cached_folder
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.ragged_rows import RaggedRows
-from numerate.text.tasks.row_files import UNKNOWN_TOKEN_ERROR, RowFile, rows_per_block
-from numerate.text.tasks.stored_rows import StoredRows
+from numerate.text.tasks.row_files import RowFile, rows_per_block
 from numerate.text.tasks.text_files import combine_hashes
-from numerate.vocabulary import SPECIAL_TOKENS, UNK
+from numerate.vocabulary import SPECIAL_TOKENS
 
 NO_LABEL = "."
 """The text of a missing label."""
@@ -50,27 +48,12 @@ class LabeledFile:
         return self._files
 
     def read(self, rows: NDArray[np.int64]) -> LabeledRows:
-        """The rows with these indices. Raises `UserError` for a row whose words are lost."""
+        """The rows with these indices."""
         ids, labels = (column.padded(rows)[0].astype(np.int64) for column in (self._ids, self._labels))
-        has_unknown = (ids == UNK).any(axis=1)
-        if has_unknown.any():
-            raise file_error(f"{self._files[0]}, row {int(rows[has_unknown.argmax()])}", UNKNOWN_TOKEN_ERROR)
-        if ids.shape[1] and (ids[:, 0] < _NUM_SPECIAL).any():
-            # A leading special token such as [BOS] is no word; the tokenizer adds it again.
-            has_leading_special = ids[:, :1] < _NUM_SPECIAL
-            ids, labels = (
-                np.where(has_leading_special, np.pad(part[:, 1:], ((0, 0), (0, 1))), part) for part in (ids, labels)
-            )
         symbols, targets = (
             np.where(part < _NUM_SPECIAL, EMPTY, part - _NUM_SPECIAL).astype(np.int16) for part in (ids, labels)
         )
         return LabeledRows(symbols, targets)
-
-
-def open_labeled_tokens(stored: StoredRows) -> LabeledFile:
-    """The rows of a folder that `numerate data write` wrote with labels."""
-    files = (stored.folder / "ids.bin", stored.folder / "labels.bin")
-    return LabeledFile(stored.symbols[_NUM_SPECIAL:], stored.rows, stored.ragged_labels(), files)
 
 
 def open_labeled_text(rows: RowFile, separator: str | None = None, words: tuple[str, ...] = ()) -> LabeledFile:

@@ -23,13 +23,6 @@ class RaggedRows:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def __getitem__(self, row: int) -> NDArray[Any]:
-        """A row, as a view; negative indices count from the end. Raises `IndexError` where there is none."""
-        index = row + len(self) if row < 0 else row
-        if not 0 <= index < len(self):
-            raise IndexError(f"row {row} of {len(self)}")
-        return self.values[int(self.starts[index]) : int(self.starts[index + 1])]
-
     def max_length(self) -> int:
         """The length of the longest row."""
         return int(np.diff(self.starts).max(initial=0))

@@ -1,4 +1,4 @@
-"""Opening rows in files: lines of text, and tokenized folders of Hugging Face `datasets` or of `numerate data write`.
+"""Opening rows in files: lines of text, folders of `numerate data write`, and those of Hugging Face `datasets`.
 
 pyarrow alone reads what `save_to_disk` writes, which are plain Arrow streams with two small JSON files beside;
 `datasets` would bring pandas, dill and a network client for nothing more.
@@ -15,14 +15,19 @@ from numpy.typing import NDArray
 
 from numerate.errors import UserError, check_choice
 from numerate.tasks.contents import file_sha256
-from numerate.text.tasks.columns import HEAD_FILE, AnyColumns, build_columns, cached_folder
+from numerate.text.tasks.columns import HEAD_FILE, AnyColumns, build_columns, cached_folder, read_verified_head
 from numerate.text.tasks.input_errors import file_error
-from numerate.text.tasks.labelled_files import LabeledFile, is_labeled_line, open_labeled_text, open_labeled_tokens
+from numerate.text.tasks.labelled_files import LabeledFile, is_labeled_line, open_labeled_text
 from numerate.text.tasks.ragged_rows import RaggedRows
 from numerate.text.tasks.row_files import VOCABULARIES, ConcatenatedRowFiles, RowFile, TextFile, TokenFile
-from numerate.text.tasks.stored_rows import StoredRows, existing_files, find_written_folder, read_verified_metadata
 from numerate.text.tasks.text_files import file_stamp
 from numerate.vocabulary import SPECIAL_TOKENS
+
+WRITTEN_FORMAT = "numerate rows 2"
+"""What the head of a folder of `numerate data write` says that it is."""
+
+WRITTEN_FILE = "rows.txt"
+"""The file in that folder with the rows."""
 
 _NO_ID = (1 << 16) - 1
 """Stands for an id that no vocabulary has."""
@@ -32,8 +37,7 @@ _ROWS = "a text file with one row per line, or a folder of *.txt, of a saved dat
 
 def open_row_file(path: str | Path, split: str = "all", vocabulary: str = "pad") -> RowFile | LabeledFile:
     """Opens a text file, a folder of `*.txt`, a folder that `datasets` saved, or one that `numerate data write` wrote,
-    once as long as its files do not change. Rows are words with labels where the first one is so, or the folder has
-    `labels.bin`.
+    once as long as its files do not change. Rows are words with labels where the first one is so.
 
     `split` chooses one of a saved DatasetDict ("all": all of them); `vocabulary` names the ids of its tokens. Where a
     folder has both text and `hf_tokenized_dataset`, the text is taken for split "all". Raises `UserError` for anything
@@ -48,8 +52,8 @@ def open_row_file(path: str | Path, split: str = "all", vocabulary: str = "pad")
 
 def _row_paths(path: Path, split: str) -> list[Path]:
     """The files that hold the rows."""
-    if (folder := find_written_folder(path)) is not None:
-        paths = existing_files(folder)
+    if (folder := _find_written_folder(path)) is not None:
+        paths = [file for name in (HEAD_FILE, WRITTEN_FILE) if (file := folder / name).is_file()]
     elif path.is_file():
         paths = [path]
     elif (path / "state.json").is_file():
@@ -66,6 +70,12 @@ def _row_paths(path: Path, split: str) -> list[Path]:
     if split != "all":
         raise UserError(f"split: {path} has no splits; split must be all, not {split!r}")
     return paths
+
+
+def _find_written_folder(place: Path) -> Path | None:
+    """The folder with a head that a path means, or that the file there is of; None where there is none."""
+    folder = place.parent if place.name == WRITTEN_FILE else place
+    return folder if (folder / HEAD_FILE).is_file() else None
 
 
 def _split_paths(path: Path, split: str) -> list[Path]:
@@ -93,7 +103,7 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _open_cached(path: Path, stamps: tuple[tuple[str, int, int], ...], vocabulary: str) -> RowFile | LabeledFile:
-    if (folder := find_written_folder(path)) is not None:
+    if (folder := _find_written_folder(path)) is not None:
         return _open_written_folder(folder)
     files: list[RowFile] = []
     for name, size, _ in stamps:
@@ -111,17 +121,11 @@ def _open_cached(path: Path, stamps: tuple[tuple[str, int, int], ...], vocabular
 
 def _open_written_folder(folder: Path) -> RowFile | LabeledFile:
     """What `numerate data write` wrote. Raises `UserError` where it is not as it was written."""
-    metadata = read_verified_metadata(folder)
-    symbols = tuple(metadata["vocabulary"][len(SPECIAL_TOKENS) :])
-    if "labels.bin" in metadata["files"]:
-        return open_labeled_tokens(StoredRows(folder, metadata))
-    if "rows.txt" in metadata["files"]:
-        rows = TextFile(folder / "rows.txt")
-        return open_labeled_text(rows, metadata["between"], symbols) if is_labeled_line(rows.text(0)) else rows
-    if any(len(symbol) != 1 for symbol in symbols):
-        raise file_error(folder, "has tokens of several characters; format=text can be read instead")
-    ids = StoredRows(folder, metadata).rows
-    return TokenFile(folder / "ids.bin", ids, "".join(symbols), HEAD_FILE)
+    metadata = read_verified_head(folder, WRITTEN_FORMAT, [WRITTEN_FILE])
+    rows = TextFile(folder / WRITTEN_FILE)
+    if not metadata["labels"]:
+        return rows
+    return open_labeled_text(rows, metadata["between"], tuple(metadata["vocabulary"][len(SPECIAL_TOKENS) :]))
 
 
 def _read_arrow(file: Path) -> RaggedRows:

@@ -1,5 +1,4 @@
-"""Rows of text in files, by their index: lines of text, and tokenized folders of Hugging Face `datasets` or of
-`numerate data write`.
+"""Rows of text in files, by their index: lines of text, and tokenized folders of Hugging Face `datasets`.
 
 A file is never read as a whole: lines are found once, tokens stay on the disk.
 """
