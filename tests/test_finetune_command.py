@@ -91,7 +91,7 @@ def test_losses_and_seeds_share_what_was_measured_before(place: Path, capsys: py
         (["layout=NextToken"], "layout: NextToken supports language modeling only"),
         (["loss=NumberTokens"], "Did you mean 'NumberToken'?"),
         (["epochs=2"], "training.epochs: must be null with training.steps; the length of fine-tuning is one of them"),
-        (["trackers=nothing"], "trackers: must be one of wandb, tensorboard, trackio, mlflow, not 'nothing'"),
+        (["trackers=nothing"], "trackers: must be one of wandb, tensorboard, trackio, not 'nothing'"),
         (["lora=true"], "model.lora: must be LoRA, or LoRA(r=...) with settings, not 'true'"),
         (["task=nothing"], "task: no Task is named 'nothing'"),
         (["training.micro_batch_size=3"], "training.micro_batch_size: must divide the 4 examples of a batch, not 3"),

@@ -167,25 +167,25 @@ def test_without_trackers_nothing_is_started(tmp_path: Path) -> None:
 
 
 def test_an_unknown_tracker_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UserError, match=r"wandb, tensorboard, trackio, mlflow, not 'wandbb'. Did you mean 'wandb'"):
+    with pytest.raises(UserError, match=r"wandb, tensorboard, trackio, not 'wandbb'. Did you mean 'wandb'"):
         make_trackers("tensorboard,wandbb")
 
 
-@pytest.mark.parametrize("spec", [None, importlib.machinery.ModuleSpec("mlflow", None)])
+@pytest.mark.parametrize("spec", [None, importlib.machinery.ModuleSpec("trackio", None)])
 def test_a_package_that_is_not_installed_is_refused_with_the_line_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, spec: Any
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
-    with pytest.raises(UserError, match="pip install mlflow"):
-        make_trackers(["mlflow"])
-    with pytest.raises(UserError, match="pip install mlflow"):
-        dry_run(Recipe(trackers=("mlflow",)))
+    with pytest.raises(UserError, match="pip install trackio"):
+        make_trackers(["trackio"])
+    with pytest.raises(UserError, match="pip install trackio"):
+        dry_run(Recipe(trackers=("trackio",)))
 
 
 def test_no_tracker_is_imported_before_it_is_named() -> None:
     code = (
         "import sys; import numerate.integrations.trackers as t; t.make_trackers(()); "
-        "print([name for name in ('torch', 'wandb', 'tensorboard', 'mlflow', 'matplotlib') if name in sys.modules])"
+        "print([name for name in ('torch', 'wandb', 'tensorboard', 'trackio', 'matplotlib') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

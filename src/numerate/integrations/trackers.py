@@ -1,4 +1,4 @@
-"""Experiment trackers: wandb, tensorboard, trackio, mlflow.
+"""Experiment trackers: wandb, tensorboard, trackio.
 
 The files of a run are complete without them. Each tracker works in its own thread, so that a slow, unreachable or
 failing server costs a run only one warning. The library of a tracker is imported only if it is used.
@@ -183,49 +183,7 @@ class Trackio(Tracker):
         self.library.finish()
 
 
-class Mlflow(Tracker):
-    """MLflow, at MLFLOW_TRACKING_URI or its own default. https://mlflow.org/docs/latest"""
-
-    package = "mlflow"
-
-    @property
-    def library(self) -> Any:
-        import mlflow  # by its thread; little of it is typed
-
-        return mlflow
-
-    def start(self, run_metadata: Record, folder: Path, step: int) -> None:
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")  # its own default tries for many minutes
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-        self.library.set_experiment(self.settings.project_name)
-        key = run_id(run_metadata)
-        earlier = (
-            self.library.search_runs(filter_string=f"tags.numerate = '{key}'", output_format="list") if step else []
-        )
-        tags = {"numerate": key, **({"group": self.settings.group} if self.settings.group else {})}
-        tags |= dict.fromkeys(self.settings.tags, "")
-        if earlier:
-            self.library.start_run(run_id=earlier[0].info.run_id)
-        else:
-            self.library.start_run(run_name=run_name(run_metadata, folder), tags=tags)
-            self.library.log_params({name: str(value)[:500] for name, value in flatten(run_metadata).items()})
-
-    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self.library.log_metrics(dict(values), step=step)
-
-    def log_figure(self, step: int, name: str, png: bytes) -> None:
-        self.library.log_image(_to_image(png), artifact_file=f"{name}-{step:06d}.png")
-
-    def log_table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        self.library.log_dict(
-            {"columns": list(columns), "rows": [list(row) for row in rows]}, f"{name}-{step:06d}.json"
-        )
-
-    def finish(self) -> None:
-        self.library.end_run()
-
-
-TRACKERS: dict[str, type[Tracker]] = {"wandb": Wandb, "tensorboard": Tensorboard, "trackio": Trackio, "mlflow": Mlflow}
+TRACKERS: dict[str, type[Tracker]] = {"wandb": Wandb, "tensorboard": Tensorboard, "trackio": Trackio}
 
 
 class Trackers:

@@ -188,7 +188,7 @@ class Recipe(Spec):
     name: str | None = setting(None, "name by which the run can be loaded", in_run_id=False)
     group: str | None = setting(None, "a label shared by several runs", in_run_id=False)
     trackers: tuple[str, ...] = setting(
-        (), "experiment trackers: wandb, tensorboard, trackio, mlflow; files are always written", in_run_id=False
+        (), "experiment trackers: wandb, tensorboard, trackio; files are always written", in_run_id=False
     )
     tracking: Tracking = setting(Tracking(), "project, entity and tags for the trackers", in_run_id=False)
     title: str = setting("recipe", "name of the recipe, and of the folder of its runs", in_run_id=False)
