@@ -58,7 +58,7 @@ def test_a_prompt_gives_every_head_of_every_layer_over_the_prompt_and_the_answer
     alone = run.maps("12+34=", answer=False)
     assert (alone.tokens, alone.answer_start) == (maps.tokens[:6], None)
     assert [layer.name for layer in alone.layers] == ["layer 0", "layer 1"]
-    assert alone.layers[0].map_types() == ("attention", "relational attention", "relations", "symbols")
+    assert tuple(alone.layers[0].maps) == ("attention", "relational attention", "relations", "symbols")
     weights = alone.layers[1].weights("attention")
     assert weights.shape == (2, 6, 6)
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
@@ -144,7 +144,7 @@ def test_held_models_say_the_weights_that_they_use(tmp_path: Path, kind: str) ->
     expected = {"t5": ["encoder layer 0", "encoder layer 1", "decoder layer 0", "decoder layer 1"]}
     assert [layer.name for layer in maps.layers] == expected.get(kind, ["layer 0", "layer 1"])
     last = maps.layers[-1]
-    for sort in last.map_types():
+    for sort in last.maps:
         np.testing.assert_allclose(last.weights(sort).sum(-1), 1, rtol=1e-5)
     if kind == "t5":
         assert maps.source is not None

@@ -46,10 +46,6 @@ class Layer:
     component: str
     maps: Mapping[MapKind, NDArray[np.float32]]
 
-    def map_types(self) -> tuple[MapKind, ...]:
-        """The types of its maps: attention, relational attention, relations, symbols, cross attention."""
-        return tuple(self.maps)
-
     def weights(self, map_type: MapKind) -> NDArray[np.float32]:
         """The maps of one type for all heads: heads x query x key. Raises `UserError` if there are none."""
         if map_type not in self.maps:

@@ -7,19 +7,17 @@ from pathlib import Path
 
 from torch import Tensor
 
-from numerate.config import check_same_defaults, from_tree, identity, override, to_tree
+from numerate.config import check_same_defaults, from_tree, override
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.integrations.weight_files import DEFAULT_TOLERANCE, LogitCheck, read_weights
 from numerate.models.decoder import Decoder
 from numerate.models.strict_weights import StrictWeights, match_state_dict
 from numerate.published.dual_attention_weights import from_published
+from numerate.runs.pretrained_run import create_run_folder, write_first_checkpoint
 from numerate.runs.run import Run
 from numerate.text.models.pretrained_weights import import_transformers
-from numerate.training import checkpoint, provenance
-from numerate.training.preflight import tokenizer_fingerprint
 from numerate.training.recipe import Recipe
-from numerate.training.run_folder import RunFolder, resolve_runs_dir
 
 
 def import_folder(
@@ -106,29 +104,14 @@ def _create_run(
     if check is not None:
         model.load_state_dict(weights)
         check.check(model, evaluation_data.vocabulary.size)
-    source = str(path.resolve())
-    state = {"tokenizer": tokenizer_fingerprint(recipe.tokenizer, recipe.task), "imported_from": source}
-    run_folder = RunFolder.create(
-        resolve_runs_dir(runs_dir),
-        recipe.title,
-        hashlib.sha256(f"{identity(recipe)} {_digest(weights)}".encode()).hexdigest()[:12],
-        {
-            "recipe": to_tree(recipe),
-            "variant": identity(replace(recipe, seed=0)),
-            "name": recipe.name,
-            "group": recipe.group,
-            **provenance.provenance(),
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "imported_from": source,
-        },
-    )
+    entries = {"imported_from": str(path.resolve())}
+    run_folder = create_run_folder(recipe, _digest(weights), model, runs_dir, entries)
     with run_folder.lock("importing"):
         stored = run_folder.metadata()
         check_same_defaults(stored["recipe"], recipe, run_folder.path)
         if recipe.name not in (None, stored["name"]):
             run_folder.update_metadata(name=recipe.name, recipe={**stored["recipe"], "name": recipe.name})
-        if checkpoint.latest_valid(run_folder.checkpoints)[0] is None:
-            checkpoint.write(run_folder.checkpoints, step, {"weights": weights}, state)
+        write_first_checkpoint(run_folder, recipe, step, {"weights": weights}, entries)
     return Run(run_folder)
 
 

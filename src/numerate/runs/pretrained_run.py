@@ -2,9 +2,12 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from numerate.batch import Model
 from numerate.config import check_same_defaults, identity, to_tree
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
@@ -34,14 +37,28 @@ def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device
     origin = recipe.model.pretrained_config(vocabulary)
     model = recipe.model.build_on_meta(vocabulary, recipe.seed, origin)
     tree, contents = to_tree(recipe), recipe.task.file_hashes()
-    run_key = f"{identity(recipe)} pretrained{f' {json.dumps(contents, sort_keys=True)}' if contents else ''}"
-    folder = RunFolder.create(
+    run_key = f"pretrained{f' {json.dumps(contents, sort_keys=True)}' if contents else ''}"
+    folder = create_run_folder(recipe, run_key, model, runs_dir, {"contents": contents} if contents else {})
+    with folder.lock("evaluation"):
+        if (stored := folder.metadata()["recipe"]) != tree:  # what is not in the id: grid, number of questions, folder
+            check_same_defaults(stored, recipe, folder.path)
+            folder.update_metadata(recipe=tree)
+        write_first_checkpoint(folder, recipe, 0, {}, {"origin": origin, "is_pretrained": True})
+    return Run(folder, device=device)
+
+
+def create_run_folder(
+    recipe: Recipe, run_key: str, model: Model, runs_dir: str | Path | None, entries: Mapping[str, Any]
+) -> RunFolder:
+    """The folder of a run that is not trained here, created unless it exists; `run_key` says what weights it has, and
+    `entries` are more of its head."""
+    return RunFolder.create(
         resolve_runs_dir(runs_dir),
         recipe.title,
-        hashlib.sha256(run_key.encode()).hexdigest()[:12],
+        hashlib.sha256(f"{identity(recipe)} {run_key}".encode()).hexdigest()[:12],
         {
-            "recipe": tree,
-            **({"contents": contents} if contents else {}),
+            "recipe": to_tree(recipe),
+            **entries,
             "variant": identity(replace(recipe, seed=0)),
             "name": recipe.name,
             "group": recipe.group,
@@ -49,12 +66,12 @@ def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
         },
     )
-    with folder.lock("evaluation"):
-        if (stored := folder.metadata()["recipe"]) != tree:  # what is not in the id: grid, number of questions, folder
-            check_same_defaults(stored, recipe, folder.path)
-            folder.update_metadata(recipe=tree)
-        if checkpoint.latest_valid(folder.checkpoints)[0] is None:
-            fingerprint = tokenizer_fingerprint(recipe.tokenizer, recipe.task)
-            state = {"tokenizer": fingerprint, "origin": origin, "is_pretrained": True}
-            checkpoint.write(folder.checkpoints, 0, {}, state)
-    return Run(folder, device=device)
+
+
+def write_first_checkpoint(
+    folder: RunFolder, recipe: Recipe, step: int, tensors: Mapping[str, Any], state: Mapping[str, Any]
+) -> None:
+    """Writes the weights of a run that is not trained here, unless they are there."""
+    if checkpoint.latest_valid(folder.checkpoints)[0] is None:
+        fingerprint = tokenizer_fingerprint(recipe.tokenizer, recipe.task)
+        checkpoint.write(folder.checkpoints, step, tensors, {"tokenizer": fingerprint, **state})
