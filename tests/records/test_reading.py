@@ -255,15 +255,6 @@ def test_numbers_that_are_not_finite_come_back_where_they_may_be_and_other_texts
     assert read_records(path, EVALUATION)[0]["language"] == LIKELIHOODS | {"nll": inf}
 
 
-def test_lines_know_where_they_begin() -> None:
-    content = b'{"step": 1, "loss": 1}\n\noops\n{"step": 2, "loss": 0}'
-    found = list(parse_lines(content, Path("x"), METRICS))
-    assert [(line.number, line.offset, line.record is None) for line in found] == [
-        *((1, 0, False), (3, 24, True), (4, 29, False))
-    ]
-    assert all(content[line.offset :].startswith(line.text) for line in found)
-
-
 @pytest.mark.parametrize(
     ("steps", "ended", "message"),
     [

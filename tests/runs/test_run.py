@@ -1,6 +1,5 @@
 """A stored run: found again, evaluated to the byte, questioned, reported, continued."""
 
-import json
 import re
 import warnings
 from dataclasses import replace
@@ -9,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import numerate
-from forked import run_command
 from numerate.commands.runs import sweep
 from numerate.config import Span, identity
 from numerate.errors import UserError
@@ -80,21 +78,6 @@ def test_an_evaluation_continues_by_cell(run: Run, monkeypatch: pytest.MonkeyPat
     assert [dict(record) for record in run.evaluate()] == whole
     assert len(computed) == 5
     assert file.read_bytes() == b"".join(lines)
-
-
-def test_pieces_cover_the_grid_and_are_gathered(run: Run) -> None:
-    shard_records = [record for number in (1, 2, 3) for record in run.evaluate(shard=f"{number}/3")]
-    assert len(shard_records) == 9
-    assert not run.folder.file("cells.jsonl").exists()
-    from numerate.runs import plan
-
-    def never(*_: object, **__: object) -> None:
-        raise AssertionError("a shard was computed again")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan.EvaluationPlan, "score", never)
-        gathered = run.evaluate()
-    assert sorted(map(str, gathered)) == sorted(map(str, shard_records))
 
 
 def test_one_pass_and_decoding_agree_and_are_kept_apart(run: Run) -> None:
@@ -246,15 +229,6 @@ def test_every_fixed_position_offset_is_evaluated(tmp_path: Path) -> None:
     assert {record["position_offset"] for record in run.evaluate("1x1")} == {0, 1}
 
 
-def test_the_report_is_one_page_with_recipe_and_samples(run: Run) -> None:
-    run.evaluate()
-    page = run.report().read_text()
-    assert page.startswith("<!DOCTYPE html>") or page.startswith("<!doctype html>")
-    assert "http-equiv" not in page
-    assert "DigitIndex" in page
-    assert "<iframe" in run._repr_html_()
-
-
 def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     estimate = dry_run(ADDING)
@@ -297,16 +271,6 @@ def test_a_dry_run_of_billions_of_random_weights_counts_them_without_memory(monk
     assert devices == {"meta"}, "a real one was built"
     assert "time              not measured" in str(counted)
     assert counted == replace(tried, seconds_per_step=None)
-
-
-def test_the_last_line_of_a_log_has_the_last_values_measured(run: Run) -> None:
-    records = [json.loads(line) for line in run.folder.file("metrics.jsonl").read_text().splitlines()]
-    loss = next(record["loss"] for record in reversed(records) if "loss" in record)
-    right = next(record["exact_match"] for record in reversed(records) if record.get("split") == "validation")
-    last = [line for line in run.folder.file("log.txt").read_text().splitlines() if "8/8 (100 %)" in line][-1]
-    assert f"loss {loss:.4g}" in last
-    assert f", exact match {right:.1%}" in last
-    assert ", OOD exact match " in last
 
 
 def test_the_debug_preset_makes_large_models_small_and_asks_for_sizes_that_there_are() -> None:
@@ -540,34 +504,3 @@ def test_a_signal_is_passed_on_to_a_script_after_the_checkpoint(
         monkeypatch.setattr(api, "train_in_folder", lambda *_, status=status, **__: TrainedRun(None, "stopped", status))  # type: ignore[arg-type]
         with pytest.raises(error):
             numerate.train(ADDING, runs_dir=tmp_path)
-
-
-def test_a_run_with_a_part_of_ones_own_opens_from_anywhere_once_its_file_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    project, runs = tmp_path / "project", tmp_path / "runs"
-    project.mkdir()
-    (project / "mine.py").write_text(
-        "from dataclasses import dataclass\n"
-        "from numerate.positions.position_ids import Sequential\n"
-        "@dataclass(frozen=True)\n"
-        "class Mine(Sequential):\n"
-        "    pass\n"
-    )
-    small = "model.hidden_size=16 training.steps=2 training.batch_size=8 training.shuffle_window=1"
-    settings = [*small.split(), "evaluation.validation_examples=4"]
-    positions = "model.positions=[Rotary(position_ids=Mine)]"
-    train_line = ["train", "addition_rotary", "--parts", "mine.py", positions, *settings, f"runs_dir={runs}"]
-    done = run_command(train_line, project)
-    assert done.status == 0, done.err
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (project / "mine.py").rename(elsewhere / "moved.py")
-    ask = ["ask", "latest", "1+2=", f"runs_dir={runs}"]
-    lost = run_command(ask, elsewhere)
-    assert lost.status == 2
-    assert "--parts FILE" in lost.err
-    found = run_command([*ask, "--parts", "moved.py"], elsewhere)
-    assert found.status == 0, found.err
-    assert found.out.startswith("1+2=")

@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,23 +13,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from failures import killed_at_every_moment
-from numerate.cli import parse
-from numerate.commands.table import COMMANDS
 from numerate.config import override, to_tree
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.recipes.naming import load_recipe
 from numerate.runs import search as search_file
 from numerate.runs.end import End, read_end, write_end
 from numerate.runs.engines.engine import Engine, Failure, FailureKind, Outcome
 from numerate.runs.sampling import importances, is_pruned, next_point
-from numerate.runs.search import TrainTrial, search
+from numerate.runs.search import search
 from numerate.runs.searched import SearchResult
 from numerate.runs.space import Field, Space
 from numerate.runs.train import train
@@ -42,7 +36,6 @@ from numerate.training.recipe import Recipe, Training
 from numerate.training.run_folder import RunFolder
 from small_runs import TINY
 
-__all__ = ["killed_at_every_moment"]
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="a search needs optuna")
 
 RATES = {"optimizer.learning_rate": "log(1e-4,1e-2)", "model.hidden_size": [16, 32]}
@@ -135,14 +128,6 @@ def test_a_setting_is_searched_under_any_of_its_names_and_with_values_that_go_wi
 def test_options_that_there_are_not_are_reported(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         search(TINY, RATES, runs_dir=tmp_path, **settings)
-
-
-@pytest.mark.parametrize("line", COMMANDS["search"].examples.splitlines())
-def test_the_examples_of_the_help_can_be_searched(line: str) -> None:
-    call = parse(shlex.split(line)[1:])
-    assert Space.parse(load_recipe(call.arguments[0]), call.values["settings"]).fields
-    engine = call.values["engine"]
-    assert engine.workers == 2 if "workers=2" in line else engine is None
 
 
 def test_without_optuna_the_line_that_installs_it_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -366,19 +351,6 @@ def test_the_median_pruner_stops_what_is_worse_than_half_of_the_others(
     assert [ask(0.1), ask(0.9)] == [True, False]
 
 
-def test_hyperband_lets_the_better_third_go_on(make: Callable[..., Search]) -> None:
-    of_hyperband = make(Space.parse(TINY, RATES | {"training.steps": 18}), metric="validation", pruner="hyperband")
-
-    def tell(value: float, end: str | None = None) -> Trial:
-        return add(of_hyperband, *((step, value, None) for step in (2, 4, 6)), end=end)
-
-    for number in range(12):
-        tell(0.3 + number / 100, "budget")
-    stopped = [is_pruned(of_hyperband, tell(value)) for value in [0.1] * 5 + [0.9] * 5]
-    assert any(stopped[:5])
-    assert not any(stopped[5:])
-
-
 def test_a_fields_importance_is_reported_from_ten_trials_on(make: Callable[..., Search]) -> None:
     searched = make(metric="validation")
     for number in range(11):
@@ -439,50 +411,6 @@ def test_what_a_trials_file_says_is_checked_and_no_code_of_it_runs(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_process_that_is_killed_at_any_moment_loses_no_trial(
-    killed_at_every_moment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A trial is chosen, its run is trained (here by a line), and its end is written."""
-
-    def fake(recipe: Recipe, *, runs_dir: Path, **more: Any) -> Any:
-        folder = searched(runs_dir).trials()[-1].runs[0].folder
-        with folder.lock():
-            if not folder.records("metrics.jsonl"):
-                folder.append("metrics.jsonl", {"step": 4, "split": "validation", "exact_match": 0.5})
-        return SimpleNamespace(stop_reason="done")
-
-    monkeypatch.setattr(search_file, "train", fake)
-    monkeypatch.setattr(search_file, "training_results", lambda *given: {"stop_reason": "budget"})
-    monkeypatch.setattr(search_file, "_write_study", lambda *given: None)
-
-    def searched(place: Path) -> Search:
-        (place / "s").mkdir(exist_ok=True)
-        return Search(place / "s", to_tree(replace(TINY, title="s")), "0123", SPACE, metric="validation")
-
-    def one(place: Path) -> None:
-        search = searched(place)
-        TrainTrial(search, "command")(len([trial for trial in search.trials() if trial.state == "complete"]))
-
-    def check(place: Path, ended: bool) -> None:
-        current = searched(place).trials()
-        assert [trial.state for trial in current] in (
-            [["complete"] * 2] if ended else [["complete"], ["complete", "running"], ["complete"] * 2]
-        )
-        while [trial.state for trial in searched(place).trials()] != ["complete"] * 2:
-            one(place)
-        points.add(json.dumps([dict(trial.parameters) for trial in searched(place).trials()]))
-
-    points: set[str] = set()
-    (tmp_path / "first").mkdir()
-    one(tmp_path / "first")
-
-    def prepare(place: Path) -> None:
-        shutil.copytree(tmp_path / "first", place, dirs_exist_ok=True)
-
-    assert killed_at_every_moment(tmp_path, prepare, one, check) > 20
-    assert len(points) == 1
-
-
 # What goes wrong ------------------------------------------------------------------------------------------------------
 
 
@@ -505,20 +433,6 @@ def test_a_search_whose_trials_all_fail_alike_ends_with_their_error(tmp_path: Pa
     without_evaluation = replace(TINY, training=replace(TINY.training, minutes=1e-9))
     with pytest.raises(UserError, match="ended before any evaluation; a larger budget or a smaller"):
         search(without_evaluation, RATES, trials=3, runs_dir=tmp_path, quiet=True)
-
-
-def test_a_full_disk_ends_the_search_and_its_trial_is_taken_up_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*given: Any, **more: Any) -> Any:
-        raise OperationalError("the disk is full") from OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(search_file, "train", full)
-        with pytest.raises(OperationalError, match="the disk is full"):
-            search(TINY, RATES, trials=2, runs_dir=tmp_path, quiet=True)
-    found = search(TINY, RATES, trials=2, runs_dir=tmp_path, quiet=True)
-    assert [trial.state for trial in found.trials] == ["complete", "complete"]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """A grid in shards: the same bytes for any number of hands, and nothing lost or done twice however it ends."""
 
-import contextlib
 import functools
 import json
 import os
@@ -24,14 +23,13 @@ from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex
 from numerate.records.kinds import EVALUATION
 from numerate.records.reading import read_records
-from numerate.runs import estimating, shards, store
+from numerate.runs import shards, store
 from numerate.runs.engines.engine import Engine, Failure, Outcome
 from numerate.runs.engines.worker import perform
 from numerate.runs.plan import CellTask, EvaluationPlan
-from numerate.runs.run import Run, load
+from numerate.runs.run import Run
 from numerate.runs.shards import EvaluateShard, GridShard, make_shards
-from numerate.runs.store import EvaluationStore, RecordWriter
-from numerate.runs.train import train
+from numerate.runs.store import EvaluationStore
 from numerate.training.lock import Lock
 from numerate.training.stopping import Stop
 from small_runs import ADDING
@@ -45,10 +43,9 @@ SWEEP = ["model.dropout=0,0.5"]
 
 @dataclass(frozen=True)
 class Here(Engine):
-    """In this process, each item as if it came from another; some fail, and one may ask for a stop before it."""
+    """In this process, each item as if it came from another; some fail."""
 
     failing: tuple[int, ...] = ()
-    stopping: int | None = None
 
     def map(
         self,
@@ -61,9 +58,6 @@ class Here(Engine):
     ) -> Iterator[Outcome]:
         assert stop is not None
         for index, item in enumerate(items):
-            if index == self.stopping:
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.01)
             on_tick()
             if index in self.failing:
                 yield Outcome(index, failure=KILLED)
@@ -138,46 +132,6 @@ def test_shards_hold_every_cell_of_every_model_once(run: Run) -> None:
     assert [(p.number, p.total) for p in found] == [(number, 18) for number in range(1, 19)]
 
 
-def test_shards_cost_the_same_and_each_holds_cells_of_all_sizes(run: Run) -> None:
-    plan = EvaluationPlan.from_run(run, "1:8", 100, "one pass", "final", ())
-    tasks = plan.tasks(plan.cells())
-    costs = plan.costs(0, plan.cells())
-    found = make_shards(plan, tasks, 1)
-    totals = [sum(costs[task.cell].score for task in shard.tasks) for shard in found]
-    assert max(totals) - min(totals) <= 2 * max(cost.score for cost in costs.values())
-    for shard in found:
-        sizes = [sum(size for _, size in task.cell) for task in shard.tasks]
-        assert 7 < sum(sizes) / len(sizes) < 11
-
-
-def test_a_shard_needs_few_checkpoints(run: Run) -> None:
-    assert all(len({task.checkpoint for task in shard.tasks}) <= 2 for shard in cut(run, "1:8", 5))
-    for shard in cut(run, "1:8", 2, settings=["model.dropout=0,0.1,0.2,0.3"]):
-        assert len({(task.run, task.checkpoint) for task in shard.tasks}) == 1
-
-
-def test_a_small_evaluation_is_one_shard(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    assert len(cut(run, "1:3", 8)) == 1
-
-
-def test_shards_hold_only_what_is_not_known_already(run: Run) -> None:
-    run.evaluate("1:2", checkpoint="all")
-    run.evaluate("diagonal:1:4", checkpoint="8")
-    with pytest.raises(OperationalError):
-        run.evaluate("1:4", checkpoint="all", engine=Here(workers=2, failing=(1, 4)))
-    failed = sum(len(shard.tasks) for shard in cut(load(run.path), "1:4", 2))
-    assert 0 < failed < 32 - 4 - 4 - 2
-
-
-def test_more_questions_cost_more_and_answers_more_than_scores(run: Run) -> None:
-    cell = (("first_digits", 3), ("second_digits", 4))
-    plans = [EvaluationPlan.from_run(run, "1:8", count, "one pass", "final", ()) for count in (10, 1000)]
-    few, many = (plan.costs(0, [cell])[cell] for plan in plans)
-    assert 3 < many.score / few.score < 100, "a fixed part, and one for each token read"
-    assert few.predict > few.score
-
-
 # Doing ---------------------------------------------------------------------------------------------------------------
 
 
@@ -192,26 +146,6 @@ def test_an_engine_leaves_the_same_bytes(copy: Callable[[str], Run], options: di
     assert not (spread.path / "pieces").exists()
 
 
-def test_all_position_offsets_are_spread(tmp_path: Path) -> None:
-    from numerate.positions.position_ids import Shifted
-
-    positions = (Learned(position_ids=Shifted(max_shift=10, num_eval_offsets=2), max_position_embeddings=40),)
-    run = train(replace(ADDING, model=replace(ADDING.model, positions=positions)), runs_dir=tmp_path, quiet=True).run
-    assert {record["position_offset"] for record in run.evaluate("1x1", engine=Here(workers=1))} == {0, 1}
-
-
-def test_what_is_known_needs_no_worker(run: Run) -> None:
-    @dataclass(frozen=True)
-    class Never(Here):
-        def map(self, *_: Any, **__: Any) -> Iterator[Outcome]:
-            raise AssertionError("a worker was begun")
-
-    run.evaluate(checkpoint="best")
-    before = bytes_of(run)
-    assert len(run.evaluate(checkpoint="best", engine=Never(workers=2))) == 9
-    assert bytes_of(run) == before
-
-
 def test_progress_counts_the_cells_of_all_workers_from_what_is_known(run: Run) -> None:
     run.evaluate("1:2")
     on_progress: list[tuple[int, int]] = []
@@ -221,19 +155,6 @@ def test_progress_counts_the_cells_of_all_workers_from_what_is_known(run: Run) -
     assert on_progress[0] == (4, 18)
     assert on_progress[-1] == (18, 18)
     assert on_progress == sorted(on_progress)
-
-
-def test_an_engine_and_a_shard_are_one_too_many(run: Run) -> None:
-    with pytest.raises(UserError, match=r"^shard: an engine splits the grid into shards itself"):
-        run.evaluate(shard="1/2", engine=Here(workers=2))
-
-
-def test_what_would_be_submitted_is_shown_and_nothing_is_written(run: Run) -> None:
-    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    shown = run.script(Here(workers=1), "1:3", checkpoint="all").splitlines()
-    assert len(shown) == 6
-    assert shown[0].startswith("shard 1 of 6 (3 cells: ")
-    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize(
@@ -273,32 +194,6 @@ def test_what_an_evaluation_would_take_here_is_shown_and_nothing_is_written(
     assert shown["compute"].endswith("FLOP")
     assert re.fullmatch(r"about 0:\d\d here, estimated from a sample of \d cells", shown["time"])
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
-
-
-def test_what_is_recorded_takes_nothing(run: Run) -> None:
-    run.evaluate("1:3", shard="1/2")
-    cost = run.estimate("1:3", shard="1/2")
-    assert (cost.num_remaining, cost.num_questions, cost.flops, cost.seconds) == (0, 0, 0, 0.0)
-    assert len(str(cost).splitlines()) == 2, "no time is shown where nothing is left"
-
-
-def test_an_estimate_is_of_whole_cells_where_few_of_their_questions_are_tried(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sampled: list[int] = []
-    real = EvaluationPlan.score
-
-    def noted(self: EvaluationPlan, task: CellTask) -> dict[str, Any]:
-        sampled.append(self.num_questions(task))
-        return real(self, task)
-
-    monkeypatch.setattr(EvaluationPlan, "score", noted)
-    monkeypatch.setattr(estimating, "MAX_SAMPLE_FLOPS", 1e8)
-    estimated = run.estimate("3x3", count=100_000)
-    assert estimated.num_sampled_cells == 1
-    assert max(sampled) < 10_000
-    assert estimated.num_questions == 100_000
-    assert estimated.seconds > 0
 
 
 def test_the_command_spreads_a_grid_where_its_words_say_so(
@@ -376,14 +271,6 @@ def test_a_user_error_in_a_shard_is_a_user_error(run: Run, monkeypatch: pytest.M
         run.evaluate(engine=Here(workers=1, failing=(0,)))
 
 
-def test_ctrl_c_stops_at_a_cell_and_what_was_recorded_is_kept(run: Run, computed: list[tuple[int, ...]]) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run.evaluate("1:4", engine=Here(workers=2, stopping=3))
-    assert 0 < len(computed) < 16
-    run.evaluate("1:4", engine=Here(workers=2))
-    assert len(computed) == len(set(computed)) == 16
-
-
 def test_a_shard_that_is_given_once_more_does_only_what_is_missing(run: Run, computed: list[tuple[int, ...]]) -> None:
     """As Slurm does with tasks that reached their time limit: with what was known when they were submitted."""
     (shard,) = cut(run, "1:3", 1, checkpoint="8")[:1]
@@ -426,22 +313,9 @@ def test_a_worker_that_still_writes_keeps_its_folder(run: Run) -> None:
     """The command that began it was killed, and it has not noticed yet."""
     place = run.path / "pieces" / "worker-late"
     place.mkdir(parents=True)
-    held = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from pathlib import Path; from numerate.training.lock import Lock\n"
-            "with Lock(Path(sys.argv[1])).hold('evaluation'): print('held', flush=True); sys.stdin.read()",
-            str(place / "lock"),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert held.stdout is not None
-    held.stdout.readline()
-    run.evaluate("1x1", engine=Here(workers=1))
-    assert list((run.path / "pieces").iterdir()) == [place]
-    held.communicate()
+    with Lock(place / "lock").hold("evaluation"):
+        run.evaluate("1x1", engine=Here(workers=1))
+        assert list((run.path / "pieces").iterdir()) == [place]
     run.evaluate("1x1")
     assert not (run.path / "pieces").exists()
 
@@ -466,25 +340,6 @@ def test_the_files_of_shards_stay(run: Run) -> None:
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
-
-
-def test_lines_are_written_in_groups_and_all_are_there_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writes = []
-    real = store.disk.append_records
-    monkeypatch.setattr(store.disk, "append_records", lambda *given, **more: (writes.append(1), real(*given, **more)))
-    path = tmp_path / "lines.jsonl"
-    with contextlib.suppress(KeyboardInterrupt), RecordWriter(path) as lines:
-        for number in range(500):
-            lines.add({"number": number})
-        raise KeyboardInterrupt
-    assert [json.loads(line)["number"] for line in path.read_text().splitlines()] == list(range(500))
-    assert len(writes) < 5
-    monkeypatch.setattr(store, "WRITE_INTERVAL", 0.0)
-    with RecordWriter(path) as lines:
-        lines.add({"number": 500})
-        assert path.read_text().count("\n") == 501
 
 
 # Real processes ------------------------------------------------------------------------------------------------------

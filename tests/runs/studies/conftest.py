@@ -166,9 +166,6 @@ class Command:
         except OSError:
             return []
 
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-
     def kill_a_worker(self) -> bool:
         """Kills one of its workers, if it has any."""
         for pid in self.workers():

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -68,19 +67,6 @@ def test_a_damaged_or_edited_end_is_refused(change: Callable[[str], str], messag
     (folder.path / "end.json").write_text(change((folder.path / "end.json").read_text()))
     with pytest.raises(UserError, match=rf"(?s)end\.json: damaged: .*{message}.*remove the file"):
         read_end(folder.path)
-
-
-def test_no_moment_of_being_killed_leaves_an_end_that_cannot_be_read(
-    killed_at_every_moment: Callable[..., int], tmp_path: Path
-) -> None:
-    old, new = (End.now("stopped", key=key, seconds=1.0) for key in ("old", "new"))
-
-    def check(place: Path, whole: bool) -> None:
-        assert read_end(place / "run") == new if whole else read_end(place / "run") in (old, new)
-
-    prepare: Any = lambda place: write_end(RunFolder(place / "run"), old)  # noqa: E731
-    work: Any = lambda place: write_end(RunFolder(place / "run"), new)  # noqa: E731
-    assert killed_at_every_moment(tmp_path, prepare, work, check) > 1
 
 
 # Training -------------------------------------------------------------------------------------------------------------

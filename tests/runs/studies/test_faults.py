@@ -129,42 +129,6 @@ def test_what_failed_is_listed_and_tried_again_only_on_request(
     assert len(list((tmp_path / "runs" / "rotary").glob("*/starts.jsonl"))) == 1, "what was done is not done again"
 
 
-def test_a_retry_that_is_stopped_continues_without_being_requested_again(
-    mine: ModuleType, tiny: Recipe, here: Engine, tmp_path: Path
-) -> None:
-    (tmp_path / "mood").touch()
-    moody = called(tiny, "moody", schedule=mine.Moody(file=str(tmp_path / "mood")))
-    study = Study("s", "?", [moody])
-    run_study(study, runs_dir=tmp_path / "runs", engine=here)
-    (tmp_path / "mood").unlink()
-
-    class Stopped(Engine):
-        def run(self, *given: Any, **more: Any) -> Any:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_study(study, runs_dir=tmp_path / "runs", engine=Stopped(), retry=True)
-    _, done = run_study(study, runs_dir=tmp_path / "runs", engine=here)
-    assert [one.error for one in done] == [None]
-
-
-def test_a_user_file_that_is_gone_fails_the_runs_that_need_it(
-    mine: ModuleType, tiny: Recipe, here: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moody = called(tiny, "moody", schedule=mine.Moody())
-    study = Study("s", "?", (moody, tiny))
-
-    class Elsewhere(type(here)):  # type: ignore[misc]
-        def map(self, *given: Any, **more: Any) -> Any:
-            (tmp_path / "mine.py").unlink()
-            monkeypatch.delitem(sys.modules, mine.__name__)
-            return super().map(*given, **more)
-
-    _, done = run_study(study, runs_dir=tmp_path / "runs", engine=Elsewhere())
-    assert [one.exit_status for one in done] == [2, 0]
-    assert "mine.py" in str(done[0].error)
-
-
 # A worker that dies, has no memory, or never ends ---------------------------------------------------------------------
 
 

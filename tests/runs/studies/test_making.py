@@ -2,12 +2,7 @@
 
 import json
 import os
-import pickle
 import re
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +13,8 @@ from numerate.cli import main
 from numerate.config import identity, override, to_tree
 from numerate.errors import UserError
 from numerate.runs.engines.engine import Engine
-from numerate.studies.definitions import quickstart
-from numerate.studies.folder import StudyFolder
-from numerate.studies.running import estimated_cost, order_runs
-from numerate.studies.study import Study, _plan_runs, preview_study, run_study
+from numerate.runs.engines.in_process import InProcess
+from numerate.runs.study import preview_study, run_study
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 
@@ -51,16 +44,6 @@ class Watching(InProcess):
         if not self.works:  # type: ignore[attr-defined]
             raise KeyboardInterrupt
         return super().map(function, items, **more)
-
-
-def test_more_examples_are_more_effort() -> None:
-    small = {
-        "training": {"steps": 10, "batch_size": 8},
-        "model": {"hidden_size": 4, "backbone": {"num_layers": 2, "num_loops": 3}},
-    }
-    assert estimated_cost(small) == 10 * 8 * 4 * 4 * 2 * 3
-    assert estimated_cost({"training": {"examples": 80, "batch_size": 8}, "model": {}}) == 80
-    assert estimated_cost({}) == 1
 
 
 # What is done ---------------------------------------------------------------------------------------------------------
@@ -143,18 +126,6 @@ def test_a_longer_budget_continues_where_the_shorter_ended(pair: Study, here: En
     assert (end.results or {})["step"] == 6
 
 
-def test_the_report_is_written_anew_only_when_there_is_something_new(pair: Study, here: Engine, tmp_path: Path) -> None:
-    page, done = run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, engine=here)
-    assert page is not None
-    assert done[0].path is not None
-    first = page.stat().st_ino
-    run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, engine=here)
-    assert page.stat().st_ino == first
-    (done[0].path / "cells.jsonl").touch()
-    run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, engine=here)
-    assert page.stat().st_ino != first
-
-
 def test_runs_that_begin_from_another_run_are_found_again_by_its_id(
     pair: Study, here: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,20 +180,6 @@ def test_a_run_made_with_another_default_is_refused_when_it_is_planned(
         run_study(study, runs_dir=tmp_path, engine=Watching())
     with pytest.raises(UserError, match="was made when the default of seed was 7"):
         preview_study(study, runs_dir=tmp_path)
-
-
-def test_an_item_is_done_once_and_again_without_harm(pair: Study, tiny: Recipe, tmp_path: Path) -> None:
-    watching = Watching()
-    with pytest.raises(KeyboardInterrupt):
-        run_study(replace(pair, recipes=[tiny]), runs_dir=tmp_path, engine=watching)
-    (item,) = watching.given  # type: ignore[attr-defined]
-    work = pickle.loads(pickle.dumps(MakeRun(str(tmp_path), "numerate run", os.getcwd())))
-    assert (work.name_of(item), work.done(item)) == ("rotary", False)
-    assert "rotary step 4: 0.0% correct in distribution" in work(item)
-    end = (tmp_path / item.run / "end.json").read_bytes()
-    assert work.done(item)
-    assert work(item) == []
-    assert (tmp_path / item.run / "end.json").read_bytes() == end
 
 
 # The command ----------------------------------------------------------------------------------------------------------
@@ -288,53 +245,3 @@ def test_a_failed_run_is_named_at_the_end_and_decides_the_exit_status(
 
 
 # Stopped and begun again ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_study_that_is_stopped_and_killed_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """SIGTERM to the command in the middle, then `kill -9`; the same command again; the same weights as an undisturbed
-    one."""
-    script = tmp_path / "mine.py"
-    script.write_text(
-        "from dataclasses import replace\n"
-        "from numerate.recipes import addition_rotary\n"
-        "from numerate.recipes.study import Study\n"
-        "def study():\n"
-        "    one = addition_rotary()\n"
-        "    model = replace(one.model, hidden_size=16)\n"
-        "    training = replace(one.training, steps=400, batch_size=8, shuffle_window=4,"
-        " checkpoint_every=50, evaluate_every=400)\n"
-        "    evaluation = replace(one.evaluation, grid='1:2x1:2', examples_per_cell=4, validation_examples=8)\n"
-        "    one = replace(one, model=model, training=training, evaluation=evaluation)\n"
-        "    return Study('mine', 'Does it go on?', (one,))\n"
-    )
-    command = [sys.executable, "-m", "numerate", "run", f"{script}:study"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    parts = tmp_path / "parts"
-
-    def weights(place: Path) -> bytes:
-        return next(place.glob("*/*/checkpoints/step-000400/weights.safetensors")).read_bytes()
-
-    def interrupted(signal_number: int, step: int) -> tuple[int, bytes]:
-        """Begins it, and ends it by a signal as soon as it is at a step."""
-        begun = subprocess.Popen(
-            [*command, f"runs_dir={parts}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-        )
-        deadline = time.monotonic() + 100
-        while time.monotonic() < deadline and begun.poll() is None:
-            logs = list(parts.glob("*/*/metrics.jsonl"))
-            if logs and any(json.loads(line)["step"] >= step for line in logs[0].read_text().splitlines()):
-                break
-            time.sleep(0.01)
-        begun.send_signal(signal_number)
-        output = begun.communicate(timeout=60)[1]
-        assert not list(parts.glob("*/*/checkpoints/step-000400"))
-        return begun.returncode, output
-
-    subprocess.run([*command, f"runs_dir={tmp_path / 'whole'}"], check=True, capture_output=True, env=environment)
-    status, output = interrupted(signal.SIGTERM, 75)
-    assert status == 143
-    assert b"0 of 1 runs are done, 1 remain; the same command resumes" in output
-    assert interrupted(signal.SIGKILL, 150)[0] == -signal.SIGKILL
-    subprocess.run([*command, f"runs_dir={parts}"], check=True, capture_output=True, env=environment)
-    assert weights(parts) == weights(tmp_path / "whole")

@@ -14,7 +14,7 @@ from numerate.cli import main
 from numerate.config import identity, override, to_tree
 from numerate.recipes.study import content_key
 from numerate.runs.end import End, write_end
-from numerate.runs.making import MAX_VERBOSE_RUNS, StudyProgress
+from numerate.runs.making import StudyProgress
 from numerate.runs.status import RunningRun, RunState, mean_durations, status_text, study_status, time_left
 from numerate.runs.study_folder import RequestedRun, StudyFolder, StudyRun
 from numerate.tables.describing import describe_runs
@@ -104,15 +104,6 @@ def test_every_run_is_done_running_failed_or_left(make: Make) -> None:
     assert [state.status for state in study_status(folder).states][4:6] == ["failed", "left"], "their process is gone"
 
 
-def test_of_many_failures_ten_are_listed_and_the_others_counted(make: Make) -> None:
-    folder, plan = make(15)
-    for run in plan:
-        end(folder, run, "failed", kind="error", error=f"no {run.seed}")
-    text = status_text(study_status(folder))
-    assert text.count("failed: rotary") == 10
-    assert "... and 5 more" in text
-
-
 # The time left --------------------------------------------------------------------------------------------------------
 
 
@@ -182,20 +173,6 @@ def test_a_warning_of_several_runs_is_shown_once(make: Make) -> None:
         for loss in losses:
             progress.print_run_messages([loss, *positions, "resuming from step 3"])
     assert messages == [losses[0], *positions, "resuming from step 3", "resuming from step 3"]
-
-
-def test_of_a_large_study_only_warnings_and_failures_are_reported(make: Make) -> None:
-    progress, plan, _, messages = progress_of(make, MAX_VERBOSE_RUNS + 20)
-    with progress:
-        progress.print_run_messages(["warning: 3 cells are beyond training", "warning: 4 cells are beyond training"])
-        progress.print_end(plan[0], End.now("done", key="k", seconds=1.0))
-        for one in plan[1:30]:
-            progress.print_end(one, End.now("failed", key="k", seconds=1.0, kind="error", error="no"))
-    assert messages[0] == "warning: 3 cells are beyond training"
-    assert [text for text in messages if "warning" in text] == messages[:1]
-    assert messages.count("rotary seed 1: no") == 1
-    assert len(messages) == 1 + 20 + 1
-    assert "numerate status" in messages[-1]
 
 
 # The command ----------------------------------------------------------------------------------------------------------

@@ -67,31 +67,6 @@ def test_a_recipe_with_any_task_comes_back(any_task: Any, tiny: Recipe, tmp_path
     assert [from_tree(tree, "study", expected_class=Recipe) for tree in trees(folder)] == recipes
 
 
-def test_a_recipe_is_written_once_and_each_run_as_what_differs(tiny: Recipe, tmp_path: Path) -> None:
-    folder = StudyFolder(tmp_path / "study")
-    folder.update(requested(*(override(tiny, [f"seed={seed}"]) for seed in range(3))), question="Why?")
-    content = json.loads((folder.path / "study.json").read_text())
-    assert (content["question"], list(content["bases"])) == ("Why?", ["rotary"])
-    assert [run.get("diff") for run in content["runs"]] == [None, {"seed": 1}, {"seed": 2}]
-
-
-def test_a_new_command_replaces_the_old_one_whose_runs_are_kept_if_they_were_made(tiny: Recipe, tmp_path: Path) -> None:
-    folder = StudyFolder(tmp_path / "study")
-    first = requested(*(override(tiny, [f"seed={seed}"]) for seed in range(3)))
-    folder.update(first, labels={"rotary": "R"})
-    (tmp_path / first[1].run).mkdir(parents=True)
-    longer, wider = override(tiny, ["training.steps=8"]), override(tiny, ["model.hidden_size=32"])
-    planned = folder.update(requested(longer, wider))
-    content = folder.read()
-    assert [(one.run, one.current) for one in content.runs] == [
-        *((one.run, True) for one in planned),
-        (first[1].run, False),
-    ]
-    assert content.plan()[0].key == content_key(longer) != content_key(tiny)
-    assert [content.tree(one) for one in content.runs] == [to_tree(longer), to_tree(wider), first[1].tree]
-    assert content.labels == {"rotary": "R"}
-
-
 def test_seeds_share_a_label_and_variants_are_distinguished_by_what_differs(tiny: Recipe, tmp_path: Path) -> None:
     runs = Study("s", "?", [tiny]).sweep(["model.hidden_size=16,32", "seeds=2"]).recipes
     recurrent = replace(tiny, title="lstm", model=replace(tiny.model, mixer=LSTM(), positions=()))
@@ -127,18 +102,6 @@ def test_two_commands_may_plan_at_the_same_time(tiny: Recipe, tmp_path: Path) ->
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     content = StudyFolder(tmp_path / "study").read()
     assert (sorted(one.seed for one in content.runs), len(content.plan())) == (list(range(40)), 1)
-
-
-def test_planning_without_writing_writes_nothing_and_the_same_again_leaves_the_file_as_it_is(
-    tiny: Recipe, tmp_path: Path
-) -> None:
-    folder = StudyFolder(tmp_path / "study")
-    assert [one.run for one in folder.update(requested(tiny), write=False)] == [requested(tiny)[0].run]
-    assert (folder.read().runs, list(tmp_path.iterdir())) == ([], [])
-    folder.update(requested(tiny), question="Why?")
-    before = (folder.path / "study.json").stat().st_ino
-    folder.update(requested(tiny), question="Why?")
-    assert (folder.path / "study.json").stat().st_ino == before
 
 
 # Whatever is there ----------------------------------------------------------------------------------------------------
