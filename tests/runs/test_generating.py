@@ -12,15 +12,14 @@ import torch
 
 from numerate.config import Span
 from numerate.errors import UserError
-from numerate.evaluation.completions import Completion
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import Evaluation
-from numerate.evaluation.prompts import QuestionPrompts, TextStreamer
+from numerate.evaluation.prompts import QuestionPrompts
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.rotary import Rotary
-from numerate.runs.run import Run, load
+from numerate.runs.run import Run
 from numerate.runs.train import train
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.bitwise import BitwiseOr
@@ -103,22 +102,6 @@ def test_a_text_is_reported_piece_by_piece_and_half_characters_are_held_back(run
     assert all("\N{REPLACEMENT CHARACTER}" not in text for _, text in pieces)
     assert len(pieces) > 10
     assert "ögs" in str(completions[0])
-
-
-def test_telling_piece_by_piece_is_the_text_of_all_of_it() -> None:
-    known = load_tokenizer(TINY)
-    text = "ü 😀, the  12th — “done”\n\nnext"
-    ids = known.encode([text])[0].tolist()
-    for cut in range(len(ids)):
-        telling = TextStreamer(known.decode, ids[:cut])
-        parts = [telling.put(token) for token in ids[cut:]] + [telling.flush()]
-        assert known.decode(ids[:cut]).rstrip("\N{REPLACEMENT CHARACTER}") + "".join(parts).lstrip(
-            "\N{REPLACEMENT CHARACTER}"
-        ) == known.decode(ids) or "\N{REPLACEMENT CHARACTER}" in known.decode(ids[:cut])
-        assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in parts[:-1]) or cut
-    telling = TextStreamer(known.decode, [])
-    half = known.encode(["ü"])[0].tolist()[:1]
-    assert [*map(telling.put, half), telling.flush()] == ["", "\N{REPLACEMENT CHARACTER}"]
 
 
 def test_a_completion_ends_behind_a_stop_text_and_at_the_end_of_a_document(run: Run) -> None:
@@ -231,15 +214,3 @@ def test_a_run_that_labels_places_has_nothing_to_go_on_with(tmp_path: Path) -> N
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
     with pytest.raises(UserError, match="TokenClassification cannot generate token by token"):
         run.generate("a")
-
-
-def test_a_completion_reads_on_from_its_prompt() -> None:
-    completion = Completion("Once upon", " a time", (1, 2), -0.5, True)
-    assert str(completion) == "Once upon a time"
-    assert completion.record()["tokens"] == [1, 2]
-
-
-def test_a_checkpoint_is_chosen_by_name(run: Run) -> None:
-    assert run.generate("The", max_new_tokens=3, do_sample=False, checkpoint="best")[0].tokens == (
-        load(run.path).generate(["The"], max_new_tokens=3, do_sample=False)[0].tokens
-    )

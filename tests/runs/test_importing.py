@@ -77,11 +77,6 @@ NOT_THEIRS: dict[str, tuple[Decoder, Decoder, str]] = {
         PLAIN,
         r"symbol_retrievers\.1\.symbol_library differs.* use model\.mixer\.symbols\.sharing=own$",
     ),
-    "own symbols, one library": (
-        current(**SMALL, symbol_sharing="own"),
-        current(**SMALL, symbol_sharing="library"),
-        r"symbol_retrievers\.1\.symbol_library differs.* use model\.mixer\.symbols\.sharing=own$",
-    ),
     "own templates": (
         current(**SMALL, symbol_sharing="library"),
         PLAIN,

@@ -1,6 +1,5 @@
 """Promises of runs on labels: chosen by the labels of OOD validation, evaluated at every offset, with the baseline."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from numerate.models.decoder import Decoder
 from numerate.positions.added import Scalar, Sinusoidal
 from numerate.positions.position_ids import Shifted, Zooming
 from numerate.runs.item import region_summaries
-from numerate.runs.run import Run, load
+from numerate.runs.run import Run
 from numerate.runs.train import TrainedRun, train
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
@@ -131,23 +130,6 @@ def test_measures_of_a_region_are_of_all_its_labels_and_means_over_position_offs
     assert "mean of 2" in text
     assert f"({line['labels']['ood_accuracy']['baseline']:.1%})" in text
     assert "In brackets the baseline" in text
-
-
-def test_pieces_leave_the_same_bytes_as_one_process(run: Run) -> None:
-    whole = run.folder.file("cells.jsonl").read_bytes()
-    assert all("baseline" in json.loads(line)["labels"] for line in whole.splitlines())
-    run.folder.file("cells.jsonl").unlink()
-    for number in (1, 2):
-        load(run.path).evaluate(shard=f"{number}/2")
-    load(run.path).evaluate()
-    assert run.folder.file("cells.jsonl").read_bytes() == whole
-
-
-def test_a_run_of_labels_has_a_report(run: Run) -> None:
-    page = run.report().read_text()
-    assert "Accuracy per count" in page
-    assert "Validation, in distribution" in page
-    assert "label accuracy, %" in page
 
 
 def test_a_model_that_looks_ahead_is_refused_where_answers_continue_their_questions(tmp_path: Path) -> None:

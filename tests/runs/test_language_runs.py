@@ -19,8 +19,6 @@ from numerate.reports.language import MeanInterval, mean_over_seeds, t_quantile
 from numerate.reports.page import comparison_page
 from numerate.reports.plots import write_plot
 from numerate.reports.records import read_run
-from numerate.runs.engines import Local
-from numerate.runs.plan import EvaluationPlan
 from numerate.runs.run import Run, load
 from numerate.runs.train import train
 from numerate.training.run_folder import RunFolder
@@ -68,29 +66,6 @@ def test_the_whole_text_is_read_in_portions_that_any_way_of_spreading_leaves_the
     assert run.folder.file("cells.jsonl").read_bytes() == left
 
 
-def test_an_evaluation_continues_where_it_was(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stops(done: int, of: int) -> None:
-        if done == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run.evaluate(on_progress=stops)
-    assert len(run.folder.records("cells.jsonl")) == 3
-    counted: list[int] = []
-    original = EvaluationPlan.score
-    monkeypatch.setattr(EvaluationPlan, "score", lambda self, *given: (counted.append(1), original(self, *given))[1])
-    assert len(run.evaluate()) == len(counted) + 3
-
-
-def test_workers_leave_the_same_bytes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language, "MAX_TOKENS_PER_PORTION", 2**17)  # as it is in the workers
-    run.evaluate("8+16")
-    left = run.folder.file("cells.jsonl").read_bytes()
-    run.folder.file("cells.jsonl").unlink()
-    run.evaluate("8+16", engine=Local(workers=1))
-    assert run.folder.file("cells.jsonl").read_bytes() == left
-
-
 def test_fewer_chunks_and_other_contexts_are_records_of_their_own_and_none_counts_twice(run: Run) -> None:
     (few,) = run.evaluate(count=10).regions()
     assert few["language"]["chunks"] == 10
@@ -131,24 +106,6 @@ def test_the_terminal_shows_loss_perplexity_and_bits_and_nothing_of_exact_match(
     log = run.folder.file("log.txt").read_text()
     assert "validation loss" in log
     assert "right" not in log
-
-
-def test_the_page_of_a_run_has_measures_curves_and_drawn_texts(run: Run) -> None:
-    run.evaluate()
-    run.evaluate(checkpoint="best")
-    line = {"step": 4, "prompt": "Once upon", "text": " a time & more", "tokens": 9}
-    run.folder.write("samples.jsonl", json.dumps(line) + "\n")
-    page = run.report().read_text()
-    for part in (
-        "bits per byte",
-        "Validation loss by step",
-        "Training loss",
-        "a time &amp; more",
-        "perplexity",
-        "best",
-    ):
-        assert part in page
-    assert "xact match" not in page
 
 
 def test_groups_are_compared_by_seeds_and_by_bits_per_byte_where_tokenizers_differ(run: Run, tmp_path: Path) -> None:

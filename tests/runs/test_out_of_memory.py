@@ -1,6 +1,5 @@
 """A GPU that is out of memory ends a run or an evaluation with what needs less."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -82,10 +81,3 @@ def test_other_errors_are_left_as_they_are() -> None:
     with pytest.raises(RuntimeError) as caught, explained_out_of_memory(CPU, "less"):
         raise error
     assert caught.value is error
-
-
-def test_micro_batches_win_over_accumulation_and_are_no_part_of_an_id() -> None:
-    recipe = small("training.gradient_accumulation_steps=2")
-    smaller = replace(recipe, training=replace(recipe.training, micro_batch_size=2))
-    assert smaller.training.num_micro_batches(1) == 8
-    assert identity(smaller) == identity(recipe) != identity(small(""))

@@ -164,18 +164,6 @@ def test_an_interrupted_cell_resumes_after_the_answers_that_it_has(
     ]
 
 
-@pytest.mark.slow
-def test_workers_give_the_same_records_and_answers(folders: dict[str, Path], tmp_path: Path) -> None:
-    from numerate.runs.engines.local import Local
-
-    wanted = recipe(f"hf:{folders['llama']}", *SETTINGS, "device=cpu")
-    one, other = (pretrained_run(wanted, runs_dir=tmp_path / name) for name in ("one", "other"))
-    one.evaluate(count=3)
-    other.evaluate(count=3, engine=Local(workers=2))
-    assert lines_of(other.path / "cells.jsonl") == lines_of(one.path / "cells.jsonl")
-    assert lines_of(other.path / "predictions.jsonl") == lines_of(one.path / "predictions.jsonl")
-
-
 def test_changed_weights_are_refused_and_are_another_run(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "mine")
     run = pretrained_run(recipe(f"hf:{folder}", *SETTINGS), runs_dir=tmp_path / "runs")

@@ -1,6 +1,5 @@
 """A trained model run otherwise than it was trained: what may be changed, and that results are kept apart."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.reports.compare import write_comparison
-from numerate.reports.groups import format_settings, group_runs
+from numerate.reports.groups import group_runs
 from numerate.reports.records import read_run
-from numerate.runs.changes import diff_settings
 from numerate.runs.run import Run
 from numerate.runs.train import train
 from numerate.tasks.arithmetic import Arithmetic
@@ -48,11 +46,6 @@ def test_the_same_weights_are_run_with_another_setting(run: Run) -> None:
     assert run.with_settings() is run
 
 
-def test_a_setting_as_trained_is_no_change(run: Run) -> None:
-    assert run.with_settings(f"{BASE}=10000").changed_settings == {}
-    assert diff_settings(RECIPE, RECIPE) == {}
-
-
 def test_a_sweep_leaves_records_that_say_how_the_model_was_run(run: Run) -> None:
     results = run.evaluate("1:2", settings=[f"{BASE}=20,3,10000"])
     assert settings_of(results) == [{BASE: 20.0}, {BASE: 3.0}, {}]
@@ -78,16 +71,6 @@ def test_twice_the_same_sweep_leaves_the_same_bytes_and_computes_nothing(
     run.evaluate("1:2", settings=sweep, predictions=True)
     assert [file.read_bytes() for file in files] == before
     assert not run.folder.file("samples.jsonl").exists(), "samples are those of the model as trained"
-
-
-def test_pieces_of_a_sweep_are_gathered(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from numerate.runs import plan
-
-    shard_records = [record for i in (1, 2) for record in run.evaluate(shard=f"{i}/2", settings=[f"{BASE}=3,10000"])]
-    monkeypatch.setattr(plan.EvaluationPlan, "score", None)
-    gathered = run.evaluate(settings=[f"{BASE}=3,10000"])
-    assert sorted(map(json.dumps, gathered)) == sorted(map(json.dumps, shard_records))
-    assert len(gathered) == 18
 
 
 @pytest.mark.parametrize(
@@ -147,20 +130,6 @@ def test_reports_keep_the_ways_of_running_apart(run: Run, tmp_path: Path) -> Non
     assert "What differs between the recipes" not in compared
 
 
-def test_without_an_evaluation_as_trained_the_report_is_about_what_there_is(run: Run) -> None:
-    run.evaluate("1:2", settings=[f"{BASE}=3"])
-    (group,) = group_runs([read_run(run.path)])
-    assert group.label == "turning, base=3"
-    assert len(read_run(run.path).select_cells()) == 4
-    assert "<html" in run.report().read_text()
-
-
-def test_settings_are_named_as_shortly_as_tells_them_apart() -> None:
-    assert format_settings({}) == ""
-    assert format_settings({"model.backbone.num_loops": 8}) == "num_loops=8"
-    assert format_settings({"model.positions.0.base": 5.0, "model.positions.1.base": 6.0}) == "0.base=5, 1.base=6"
-
-
 def test_the_command_sweeps_and_labels(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     from numerate.cli import main
 
@@ -209,18 +178,6 @@ def test_the_tasks_of_a_mixture_are_distinguished(tmp_path: Path) -> None:
         run.evaluate("2x2", settings=["task.task_index=2"])
     with pytest.raises(UserError, match=r"^task\.weights: an evaluation changes how the model is run"):
         run.evaluate("2x2", settings=["task.weights=[1,3]"])
-
-
-def test_a_grid_of_parts_is_refused_by_its_largest_cell_with_the_number_that_would_do(tmp_path: Path) -> None:
-    from numerate.positions.added import Learned
-    from numerate.positions.position_ids import DigitIndex
-
-    positions = (Learned(position_ids=DigitIndex(max_offset=3), max_position_embeddings=12),)
-    run = train(replace(RECIPE, model=Decoder(hidden_size=16, positions=positions)), runs_dir=tmp_path, quiet=True).run
-    with pytest.raises(UserError, match=r"^grid: 1:2x1:2\+diagonal:101:160: .*max_position_embeddings=162$"):
-        run.evaluate("1:2+diagonal:101:160")
-    assert not run.folder.file("cells.jsonl").exists()
-    assert len(run.evaluate("1:5x1+1x1:5")) == 9
 
 
 def test_a_file_with_sizes_missing_is_evaluated_on_those_it_has(tmp_path: Path) -> None:

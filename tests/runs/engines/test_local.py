@@ -86,10 +86,6 @@ def test_warnings_of_workers_are_those_of_the_command(capfd: pytest.CaptureFixtu
     assert capfd.readouterr().err == ""
 
 
-def test_there_are_no_workers_for_no_items() -> None:
-    assert list(Local(workers=4).map(Deeds(), [])) == []
-
-
 def test_a_worker_keeps_to_its_threads(anywhere: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     found = list(anywhere(workers=1, threads=2).map(Deeds(), [("where",)]))
@@ -312,14 +308,6 @@ def test_when_stopped_items_at_hand_end_well_and_the_others_are_not_begun(anywhe
     assert ended.read_text() == "well"
 
 
-def test_who_is_stopped_before_the_first_item_begins_none() -> None:
-    stop = Stop()
-    stop.request()
-    found = list(Local(workers=2).map(Deeds(), [("square", 1), ("square", 2)], stop=stop))
-    assert done(found) == {0: "not started", 1: "not started"}
-    assert [one.failure.status for one in found if one.failure is not None] == [130, 130]
-
-
 @LINUX
 def test_whoever_needs_no_more_results_leaves_no_worker_behind(tmp_path: Path) -> None:
     began, ended = tmp_path / "began", tmp_path / "ended"
@@ -438,11 +426,3 @@ def test_ctrl_c_is_answered_once_and_a_second_one_ends_all_at_once(tmp_path: Pat
     assert errors.count("SIGINT: stopping") == 1
     assert errors.count("Traceback") == 1
     assert wait_until(lambda: not any(map(alive, workers)), 5)
-
-
-def test_workers_work_for_a_thread_too() -> None:
-    found: list[Outcome] = []
-    thread = threading.Thread(target=lambda: found.extend(Local(workers=1).map(Deeds(), [("square", 3)])))
-    thread.start()
-    thread.join()
-    assert done(found) == {0: 9}

@@ -138,16 +138,6 @@ def test_the_script_says_what_was_requested_and_writes_nothing(tmp_path: Path, m
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_task_is_no_array_and_what_is_not_given_is_left_to_the_cluster(diary: Diary, tmp_path: Path) -> None:
-    diary.note("done", "b")
-    text = Slurm(minutes=1).script(diary, ["a", "b"], tmp_path)
-    assert "# 1 item in 1 task of at most 1, on 4 workers of 1 thread each.\n# Task 0: a\n" in text
-    assert "--signal=USR2@20" in text
-    for word in ("array", "partition", "account", "qos", "constraint", "gpus", "mem", "wckey", "setup"):
-        assert f"--{word}" not in text
-    assert Slurm().script(diary, ["b"], tmp_path) == "# Nothing to submit: all 1 items are done.\n"
-
-
 def test_tasks_are_as_many_as_keeps_every_worker_busy_for_a_while() -> None:
     def tasks(count: int, **settings: Any) -> int:
         found = Slurm(**settings)._split(range(count))

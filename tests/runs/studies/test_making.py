@@ -12,8 +12,11 @@ import pytest
 from numerate.cli import main
 from numerate.config import identity, override, to_tree
 from numerate.errors import UserError
-from numerate.runs.engines.engine import Engine
+from numerate.recipes.study import Study
+from numerate.runs.end import read_end
+from numerate.runs.engines.engine import Engine, Failure, Outcome
 from numerate.runs.engines.in_process import InProcess
+from numerate.runs.engines.local import Local
 from numerate.runs.study import preview_study, run_study
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
@@ -245,3 +248,12 @@ def test_a_failed_run_is_named_at_the_end_and_decides_the_exit_status(
 
 
 # Stopped and begun again ----------------------------------------------------------------------------------------------
+
+
+def test_what_was_stopped_is_counted_and_said_to_resume(
+    mine: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = Outcome(0, failure=Failure("stopped", "it was stopped", 143))
+    monkeypatch.setattr(Local, "map", lambda *given, **more: iter([stopped]))
+    assert main(["run", mine]) == 143
+    assert "0 of 1 runs are done, 1 remain; the same command resumes" in capsys.readouterr().err
