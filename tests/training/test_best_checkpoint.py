@@ -5,7 +5,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,11 +25,8 @@ from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import XVal
 from numerate.tokenizers.layout import Seq2Seq
 from numerate.tokenizers.tokenizer import Characters
-from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
-from numerate.training.run_folder import RunFolder
-from numerate.training.trainer import Trainer
-from numerate.training.training_state import BestStepRule, TrainingState, ValidationScore
+from numerate.training.training_state import BestStepRule, ValidationScore
 from small_runs import metrics
 
 torch.set_num_threads(1)
@@ -77,15 +74,6 @@ def test_the_kind_of_answers_decides_unless_it_is_set() -> None:
     assert BestStepRule.from_metric("loss", symbols) == LOSS
     with pytest.raises(UserError, match=r"^training\.best_metric: must be accuracy, loss or null, not 'bleu'"):
         recipe("addition_rotary", "training.best_metric=bleu")
-
-
-def test_published_number_losses_are_chosen_by_the_loss_and_no_id_has_changed() -> None:
-    published = recipe("arithmetic_t5_ntl_was")
-    assert published.training.best_metric == "loss"
-    from numerate.config import identity
-
-    plain = replace(published, training=replace(published.training, best_metric=None))
-    assert identity(plain) == identity(published)
 
 
 OWN = (
@@ -162,18 +150,3 @@ def test_the_score_of_a_kind_of_evaluation_chooses_the_best_step(
     assert all(line["exact_match"] == line["correct"] / line["count"] < 1 for line in lines)
     reached = train(small("training.target_accuracy=0.01", "seed=1"), runs_dir=tmp_path, quiet=True)
     assert reached.stop_reason == "target"
-
-
-def test_a_run_from_before_there_was_a_choice_continues_by_the_present_one(tmp_path: Path) -> None:
-    made = train(small("training.steps=4"), runs_dir=tmp_path, quiet=True)
-    state = made.run.checkpoints("final")[0].state
-    old = {name: value for name, value in state["progress"].items() if name not in ("best_metric", "best_loss")}
-    assert TrainingState(**old).best_step_score == ("accuracy", "ood_validation", old["best_score"], None)
-    (last,) = made.run.checkpoints("final")
-    trainer = Trainer(small("training.best_metric=loss"), World.join("cpu"), RunFolder.open(made.run.path))
-    trainer.load(replace(last, state=state | {"progress": old}))
-    assert trainer.state.best_metric == "accuracy"
-    reached = trainer.train().state
-    assert reached.best_metric == "loss"
-    assert reached.best is not None
-    assert reached.best > 4

@@ -13,7 +13,7 @@ import small_runs
 from cases import published_case
 from numerate.batch import Batch
 from numerate.errors import UserError
-from numerate.runs.train import TrainedRun, debug, dry_run, train
+from numerate.runs.train import TrainedRun, dry_run, train
 from numerate.training.budget import Budget, format_flops
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe, Training
@@ -208,26 +208,6 @@ def test_growing_batches_lose_and_double_no_example(accumulate: int) -> None:
     assert seen == places, "the order is that of the stream, however it is cut into steps"
 
 
-def test_growing_in_parts_is_as_good_as_in_one() -> None:
-    def loss(*more: str) -> float:
-        trainer = trainer_of(*GROWING, *more)
-        for _ in range(20):
-            trainer.training_step(20)
-        trainer.save()
-        total: float = trainer.state.sums["loss"]
-        return total
-
-    assert loss() == pytest.approx(loss("training.gradient_accumulation_steps=4"), abs=1e-4)
-
-
-def test_no_ramp_and_a_ramp_that_has_nothing_to_climb_are_the_same_run(parts: Trainer) -> None:
-    plain, flat = trainer_of(), trainer_of("training.batch_size_warmup=0.5", "training.initial_batch_size=16")
-    for some, others in zip(batches_of(plain, 6), batches_of(flat, 6), strict=True):
-        assert [batch.tokens.example_indices.tolist() for batch in some] == [
-            batch.tokens.example_indices.tolist() for batch in others
-        ]
-
-
 @pytest.mark.parametrize("budget", ["steps=30", "examples=300", "flops=1e8"])
 def test_a_run_with_growing_batches_that_was_stopped_is_the_run_that_was_not(tmp_path: Path, budget: str) -> None:
     chosen = ("training.steps=null", f"training.{budget}", *GROWING)
@@ -238,12 +218,6 @@ def test_a_run_with_growing_batches_that_was_stopped_is_the_run_that_was_not(tmp
     assert whole.stop_reason == halves.stop_reason == "budget"
     assert metrics(whole) == metrics(halves)
     assert all(same(tensors(whole)[group], tensors(halves)[group]) for group in ("weights", "optimizer"))
-
-
-def test_the_debug_preset_still_grows(tmp_path: Path) -> None:
-    preset = debug(small(*GROWING, "training.gradient_accumulation_steps=2"))
-    assert (preset.training.initial_batch_size, preset.training.batch_size) == (8, 16)
-    assert train(preset, runs_dir=tmp_path, quiet=True).stop_reason == "budget"
 
 
 @pytest.mark.parametrize(

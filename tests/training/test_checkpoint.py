@@ -75,16 +75,6 @@ def test_tensors_and_state_come_back_bit_by_bit_and_in_order(tmp_path: Path) -> 
     assert back["weights"]["tied"].data_ptr() == back["weights"]["z"].data_ptr()
 
 
-def test_one_group_is_read_without_the_others(tmp_path: Path) -> None:
-    found = put(tmp_path, 1)
-    (found.path / "optimizer.safetensors").unlink()
-    assert list(found.read(only=["weights"])) == ["weights"]
-    with pytest.raises(OperationalError, match=r"optimizer.safetensors is missing"):
-        found.read()
-    with pytest.raises(UserError, match="has no 'moments'; available: weights, optimizer"):
-        found.read(only=["moments"])
-
-
 def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4, 5):
         put(tmp_path, step, keep_last=2, best=2 if step >= 2 else None)
@@ -348,36 +338,6 @@ def test_a_disk_that_fails_at_any_moment_harms_no_earlier_checkpoint(
         check_folder(place, 300 if finished else 200)
 
     assert killed_at_every_moment(tmp_path, three, write_next, check, code) > 15
-
-
-def test_on_a_full_disk_writing_is_a_fault_and_the_checkpoints_before_stay(small_disk: Any) -> None:
-    place = small_disk(1 << 20)
-    groups = {"weights": {"w": torch.zeros(75_000)}}  # 300 kB; the third does not fit beside the two before
-    write(place / "c", 1, groups, {})
-    write(place / "c", 2, groups, {})
-    write(place / "c", 3, groups, {})
-    (place / "ballast").write_bytes(bytes(300_000))
-    with pytest.raises(
-        OperationalError,
-        match=r"step-000004: the disk is full \(.* free\)\. The checkpoints up to step 3 are intact",
-    ):
-        write(place / "c", 4, groups, {})
-    assert os.listdir(place / "c") == ["step-000003", "step-000002"]
-    found, warnings = latest_valid(place / "c")
-    assert found is not None
-    assert found.step == 3
-    assert not warnings
-
-
-def test_a_read_only_place_is_refused_and_reading_still_works(small_disk: Any) -> None:
-    place = small_disk(1 << 20)
-    put(place, 1)
-    small_disk.make_read_only(place)
-    with pytest.raises(UserError, match="cannot be written"):
-        put(place, 2)
-    found, _ = latest_valid(place)
-    assert found is not None
-    assert is_sound(found)
 
 
 def test_files_may_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 from itertools import pairwise, product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -132,18 +131,3 @@ def test_slices_and_places_that_do_not_fit_are_refused() -> None:
         stream(batch_size=0)
     with pytest.raises(UserError, match=r"^window: must be at least 1, not -1"):
         stream(window=-1)
-
-
-def test_small_windows_draw_each_block_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    task, drawn = Arithmetic(digits=Span(1, 4)), []
-    plain = Arithmetic.draw
-
-    def counted(self: Arithmetic, draws: Any, index: Any) -> Any:
-        drawn.append(len(index))
-        return plain(self, draws, index)
-
-    monkeypatch.setattr(Arithmetic, "draw", counted)
-    small = stream(task, batch_size=32, window=1)
-    for number in range(task.block_size // 32):
-        small.batch(number * 32)
-    assert sum(size >= task.block_size for size in drawn) == 1

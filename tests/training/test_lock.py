@@ -94,34 +94,6 @@ def test_checking_whether_it_is_held_refuses_no_writer_that_starts_at_that_momen
         looked.join()
 
 
-def test_a_forked_child_neither_keeps_nor_releases_its_parents_lock(tmp_path: Path) -> None:
-    lock = Lock(tmp_path / "lock")
-    asleep, wake = os.pipe()
-    tried, tell = os.pipe()
-    holding = lock.hold("training")
-    holding.__enter__()
-    child = os.fork()
-    if child == 0:
-        try:
-            with pytest.raises(LockedError):
-                lock.hold("testing").__enter__()
-            holding.__exit__(None, None, None)
-            os.write(tell, b"x")
-            os.close(wake)
-            os.read(asleep, 1)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.read(tried, 1) == b"x"
-    with pytest.raises(LockedError):
-        Lock(lock.path).hold("testing").__enter__()
-    holding.__exit__(None, None, None)
-    with Lock(lock.path).hold("testing"):
-        assert os.waitpid(child, os.WNOHANG) == (0, 0)
-    os.close(wake)
-    assert os.waitpid(child, 0)[1] == 0
-
-
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS])
 def test_a_file_system_without_locks_is_named(tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:

@@ -15,9 +15,7 @@ from numerate.config import override
 from numerate.errors import UserError
 from numerate.runs.run import Run, load
 from numerate.runs.train import train
-from numerate.training import checkpoint
 from numerate.training.recipe import Recipe, Training
-from numerate.training.run_folder import RunFolder
 
 TINY = Path(__file__).parent.parent / "text" / "tiny"
 
@@ -86,14 +84,6 @@ def test_a_start_that_was_evaluated_can_be_trained_on_and_gives_the_very_same_we
         assert torch.equal(weights[0][name], weights[1][name]), name
 
 
-def test_the_weights_of_another_run_are_evaluated_without_training(tmp_path: Path) -> None:
-    first = train(small("training.steps=3"), runs_dir=tmp_path, quiet=True).run
-    again = small("training.steps=0", f"init_from={first.path}", "training.batch_size=16")
-    second = train(again, runs_dir=tmp_path, quiet=True).run
-    one, other = first.load_model().state_dict(), second.load_model().state_dict()
-    assert all(torch.equal(one[name], other[name]) for name in one)
-
-
 # The tokenizer's file -------------------------------------------------------------------------------------------------
 
 
@@ -126,17 +116,3 @@ def test_another_tokenizer_file_of_the_same_name_is_refused(tokenizer: Path, tmp
         load(run.path).evaluate("1:1x1:1", count=1)
     with pytest.raises(UserError, match="another tokenizer file"):
         train(override(run.recipe, ["training.steps=4"]), runs_dir=tmp_path / "runs", quiet=True)
-
-
-def test_checkpoints_that_do_not_tell_their_tokenizer_are_taken_as_they_are(tokenizer: Path, tmp_path: Path) -> None:
-    run = trained_with(tokenizer, tmp_path / "runs")
-    last = run.checkpoints()[0]
-    state = {name: value for name, value in last.state.items() if name != "tokenizer"}
-    checkpoint.write(RunFolder(run.path).checkpoints, last.step, last.read(), state, best=last.best)
-    changed(tokenizer)
-    load(run.path).load_model()
-
-
-def test_a_tokenizer_that_is_all_in_the_recipe_has_no_file_to_compare(tmp_path: Path) -> None:
-    run = train(small("training.steps=1"), runs_dir=tmp_path, quiet=True).run
-    assert run.checkpoints()[0].state["tokenizer"] is None

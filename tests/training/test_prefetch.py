@@ -1,7 +1,6 @@
 """Promises of batches made ahead: the same run as without, errors where they belong, and a thread that ends with it."""
 
 import contextlib
-import json
 import signal
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import pytest
 import torch
 
 import small_runs
-from numerate.batch import Batch, Tokens
 from numerate.errors import OperationalError
 from numerate.runs.train import TrainedRun, train
 from numerate.tasks.arithmetic import Arithmetic
@@ -140,21 +138,13 @@ def test_a_text_is_read_in_its_order(
     ahead: Callable[[bool], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tokenizers", reason="the extra huggingface has it")
-    from numerate.tasks.language_modeling import LanguageModeling
-    from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
+    from text_corpus import recipe_of, task_in
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name, numbers in (("a", range(60)), ("b", range(60, 70))):
-        stories = [json.dumps({"text": f"Story {number}: once there were {number} cats."}) for number in numbers]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(stories))
-    paths = (str(tmp_path / f"{name}.jsonl") for name in ("a", "b"))
-    settings = "tokenizer=TokenIds layout=NextToken evaluation.grid=null model.positions=[Rotary] task=LanguageModeling"
-    text = LanguageModeling(*paths, CHARACTER_TOKENIZER, context_length=24, order="published")
-    runs = []
+    text, runs = replace(task_in(tmp_path), order="published"), []
     for on in (False, True):
         ahead(on)
-        small = replace(small_runs.small(OWN, *settings.split()), task=text)
-        runs.append(train(small, runs_dir=tmp_path / str(on), quiet=True))
+        runs.append(train(recipe_of(text, steps=8), runs_dir=tmp_path / str(on), quiet=True))
     assert metrics(runs[0]) == metrics(runs[1])
     assert same(weights(runs[0]), weights(runs[1]))
 
@@ -207,23 +197,3 @@ def test_nothing_is_drawn_in_the_background_during_an_evaluation(
     trainer = Trainer(small_runs.small(OWN, "training.evaluate_every=1"), World.join("cpu"))
     monkeypatch.setattr(trainer.stream, "window", 1)
     trainer.train()
-
-
-# Batches -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_batch_moves_with_all_that_it_holds() -> None:
-    def tokens() -> Tokens:
-        ones = torch.ones(2, 3, dtype=torch.long)
-        return Tokens(ones, ones[:, 0], ones[:, 0], ones.float(), ones.bool(), (ones, ones))
-
-    ones = torch.ones(2, 3, dtype=torch.long)
-    batch = Batch(tokens(), ones, ones, ones, {"tokens": 6}, 6, ones.double(), tokens())
-    moved = batch.to(torch.device("meta"))
-    tensors = [value for part in (moved, moved.tokens, moved.source) for value in vars(part).values()]
-    held = [value for value in tensors if isinstance(value, torch.Tensor)]
-    held += [value for part in tensors if isinstance(part, tuple) for value in part]
-    assert len(held) == 4 + 2 * 7
-    assert {tensor.device.type for tensor in held} == {"meta"}
-    assert moved.counts == batch.counts
-    assert moved.num_input_tokens == 6

@@ -119,15 +119,6 @@ def test_a_log_that_cannot_be_written_warns_once_and_does_not_stop_the_run(tmp_p
     assert "3/3" in stream.getvalue()
 
 
-def test_one_that_is_not_shown_only_writes_its_log(tmp_path: Path) -> None:
-    stream = io.StringIO()
-    with ProgressBar(3, log_path=tmp_path / "log.txt", show=False, stream=stream) as progress:
-        progress.step(1)
-        progress.print_line("a word")
-    assert stream.getvalue() == ""
-    assert [line[21:] for line in (tmp_path / "log.txt").read_text().splitlines()] == ["1/3 (33 %)", "a word"]
-
-
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (124, "2:04"), (3723, "1:02:03")])
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numerate.errors import OperationalError, UserError
+from numerate.errors import UserError
 from numerate.records.reading import read_records as read_records
 from numerate.records.schema import Schema, record_type
 from numerate.reports.records import read_run
@@ -74,15 +74,6 @@ def test_a_head_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFacto
     run = make(tmp_path_factory.mktemp("runs"), recipe={"value": value})
     run.update_metadata(notes=value)
     assert (run.metadata()["recipe"], run.metadata()["notes"]) == ({"value": value}, value)
-
-
-@pytest.mark.parametrize("text", ["1e-3", "0123", "on", "no", "12e456789012", "1:30", "null", "2026-01-01", "0x1f", ""])
-def test_text_that_looks_like_something_else_is_text_to_any_reader_of_yaml(tmp_path: Path, text: str) -> None:
-    run = make(tmp_path, recipe={"text": text})
-    assert run.metadata()["recipe"]["text"] == text
-    read = yaml.safe_load(run.file("recipe.yaml").read_text())
-    assert isinstance(read, dict)
-    assert read["recipe"]["text"] == text
 
 
 def test_each_start_is_noted_and_the_first_time_and_label_stay(tmp_path: Path) -> None:
@@ -202,16 +193,11 @@ def test_a_checkpoint_or_a_folder_of_weights_instead_of_a_run_is_refused_with_wh
 ) -> None:
     run = make(tmp_path).path
     (run / "checkpoints" / "step-000300").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    for path in (run, run.relative_to(tmp_path)):
-        with pytest.raises(UserError, match=rf"is no run: .* Its run is {path}\. .* {path} checkpoint=300`"):
-            find_run(path / "checkpoints" / "step-000300", tmp_path)
-        with pytest.raises(UserError, match=rf"is no run: .* Its run is {path}\."):
-            find_run(path / "checkpoints", tmp_path)
-    for place in ("checkpoints", "checkpoints/step-000300"):
-        monkeypatch.chdir(run / place)
-        with pytest.raises(UserError, match=f"Its run is {run}\\."):
-            find_run(".", tmp_path)
+    with pytest.raises(UserError, match=rf"is no run: .* Its run is {run}\. .* {run} checkpoint=300`"):
+        find_run(run / "checkpoints" / "step-000300", tmp_path)
+    monkeypatch.chdir(run / "checkpoints")
+    with pytest.raises(UserError, match=f"Its run is {run}\\."):
+        find_run(".", tmp_path)
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "config.json").touch()
     with pytest.raises(UserError, match=r"`numerate evaluate hf:.*/weights"):
@@ -326,27 +312,6 @@ def test_an_evaluation_that_is_to_be_made_again_is_moved_aside_and_its_step_of_t
     assert [run.records(f"metrics{part}.jsonl") for part in ("", "-undone")] == [lines[:1], lines[1:]]
 
 
-def test_a_disk_that_fills_up_in_the_middle_of_a_line_leaves_no_half(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = make(tmp_path)
-    run.append("metrics.jsonl", {"step": 1, "loss": 2.0})
-    real, room = os.write, [5]
-
-    def write(number: int, content: bytes) -> int:
-        if not room:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(number, content[: room.pop()])
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "write", write)
-        with pytest.raises(
-            OperationalError, match=r"metrics.jsonl: the disk is full .*What was written before is intact"
-        ):
-            run.append("metrics.jsonl", {"step": 2, "loss": 2.0})
-    assert run.file("metrics.jsonl").read_text() == '{"step": 1, "loss": 2.0}\n'
-
-
 # Interruptions
 
 
@@ -418,45 +383,6 @@ def test_a_read_only_place_is_refused_with_another_way(small_disk: Any) -> None:
             action()
     assert find_run("latest", place).metadata()["recipe"] == HEAD["recipe"]
     assert make(place).path == run.path
-
-
-def test_on_a_full_disk_lines_are_refused_and_the_run_still_opens(small_disk: Any) -> None:
-    place = small_disk(64 << 10)
-    run = make(place)
-    written = 0
-
-    def fill() -> None:
-        nonlocal written
-        while True:
-            run.append("metrics.jsonl", {"step": written, "loss": 2.0, "text": "x" * 300})
-            written += 1
-
-    with pytest.raises(OperationalError, match="the disk is full"):
-        fill()
-    assert len(run.records("metrics.jsonl")) == written > 10
-    with pytest.raises(OperationalError, match="the disk is full"):
-        run.update_metadata(notes="x" * 10_000)
-    with pytest.raises(OperationalError, match="the disk is full"):
-        make(place, "another")
-    assert [run.path.name for run in all_runs(place)] == [run.id]
-    with run.lock():
-        assert run.metadata()["recipe"] == HEAD["recipe"]
-
-
-def test_the_holder_of_the_lock_clears_away_what_was_left_unfinished(tmp_path: Path) -> None:
-    run = make(tmp_path)
-    left = [
-        disk.temporary_path(run.file("recipe.yaml")),
-        disk.temporary_path(run.path),
-        run.checkpoints / ".tmp-step-000100-1-abc",
-    ]
-    for path in left:
-        path.mkdir(parents=True)
-    notes = run.file("notes.txt")
-    notes.write_text("mine")
-    with run.lock():
-        assert not any(path.exists() for path in left)
-        assert notes.exists()
 
 
 @pytest.mark.parametrize("address", ["x" * 5000, "~nobody-of-this-name/run", "\0", "", "["])

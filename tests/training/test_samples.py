@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from launched import ended, launch
-from numerate.api import recipe as named
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.mixers.attention import Attention
@@ -124,37 +122,6 @@ def test_samples_of_a_step_that_are_made_again_take_the_place_of_those_before(ru
 def test_the_end_alone_is_the_rule_for_language_modeling(run: Run, recipe: Recipe, tmp_path: Path) -> None:
     ended = train(replace(recipe, samples=Samples(max_new_tokens=8)), runs_dir=tmp_path, quiet=True).run
     assert ended.folder.records("samples.jsonl") == run.folder.records("samples.jsonl")[14:]
-
-
-@pytest.mark.parametrize("way", ["all_reduce", "fsdp"])
-@pytest.mark.slow
-def test_two_processes_leave_the_same_samples_as_one(recipe: Recipe, way: str, tmp_path: Path) -> None:
-    # With a learning rate of nearly nothing the weights of one and of two processes are those of the start.
-    task = recipe.task
-    assert isinstance(task, LanguageModeling)
-    words = [
-        f"task.train={task.train}",
-        f"task.validation={task.validation}",
-        f"task.tokenizer={TINY}",
-        f"task.context_length={CONTEXT}",
-        "model=Decoder(hidden_size=16)",
-        "training.batch_size=4",
-        "training.steps=2",
-        "training.evaluate_every=1",
-        "evaluation.grid=null",
-        "evaluation.validation_examples=2",
-        "samples.when=evaluation",
-        "samples.max_new_tokens=6",
-        "optimizer.learning_rate=1e-9",
-        "device=cpu",
-    ]
-    one = train(named("tiny_stories_laptop_width", *words), runs_dir=tmp_path / "one", quiet=True).run
-    two = ("-m", "numerate", "train", "tiny_stories_laptop_width", *words, f"training.parallel={way}")
-    status, output = ended(launch(*two, f"runs_dir={tmp_path / 'two'}", processes=2))
-    assert status == 0, output
-    (file,) = (tmp_path / "two").glob("*/*/samples.jsonl")
-    assert file.read_bytes() == samples(one)
-    assert len(samples(one).splitlines()) == 14
 
 
 def test_prompts_that_cannot_be_read_give_a_warning(recipe: Recipe, tmp_path: Path) -> None:

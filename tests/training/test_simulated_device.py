@@ -142,30 +142,6 @@ def test_what_waits_for_the_device_is_counted(work: Callable[[torch.Tensor], obj
         assert [wait.operator for wait in log.waits] == waits
 
 
-def test_tensors_of_two_devices_do_not_mix() -> None:
-    with simulated_device():
-        x = torch.zeros(3, device=DEVICE)
-        assert (x + torch.tensor(2.0)).tolist() == [2.0, 2.0, 2.0]
-        for work in (lambda: x + torch.ones(3), lambda: x[torch.tensor([0])], lambda: torch.cat([x, torch.ones(1)])):
-            with pytest.raises(RuntimeError, match="some are on the CPU"):
-                work()
-        with pytest.raises(TypeError, match=r"Tensor.cpu\(\)"):
-            x.numpy()
-
-
-def test_views_and_gradients_on_the_device_are_those_of_the_cpu() -> None:
-    def work(device: torch.device) -> list[Any]:
-        x = torch.arange(6.0).view(2, 3).to(device).requires_grad_()
-        y = x * 2
-        y[:, 1] += 1
-        y.t()[0].mul_(3)
-        (y.square().sum() + torch.polar(y, y).conj().imag.sum()).backward()
-        return [y.tolist(), x.grad.tolist()]
-
-    with simulated_device():
-        assert work(DEVICE) == work(torch.device("cpu"))
-
-
 def test_clipping_and_the_optimizer_take_all_parameters_at_once() -> None:
     with simulated_device() as log:
         trainer = Trainer(decoder(), World(DEVICE))

@@ -2,10 +2,7 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
 
 import pytest
 
@@ -73,28 +70,3 @@ def test_in_another_thread_it_can_be_requested_without_signals() -> None:
     thread.start()
     thread.join()
     assert requested == [True]
-
-
-LOOP = """
-import time
-from numerate.training.stopping import Stop
-with Stop() as stop:
-    print("ready", flush=True)
-    while not stop.requested:
-        time.sleep(0.01)
-    print("saved", flush=True)
-raise SystemExit(stop.status)
-"""
-
-
-def test_a_process_ends_in_order_when_its_terminal_goes_away() -> None:
-    words = [sys.executable, "-c", LOOP]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline() == "ready\n"
-        process.stderr.close()
-        time.sleep(0.02)
-        process.send_signal(signal.SIGHUP)
-        assert process.stdout.read() == "saved\n"
-    assert process.returncode == 129

@@ -1,6 +1,5 @@
 """Promises of the loop: its budgets, its stops, its precisions, and what it says when something goes wrong."""
 
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -225,16 +224,6 @@ def test_init_from_takes_the_weights_and_nothing_else(finished: TrainedRun, tmp_
     for name, tensor in weights(begun).items():
         assert torch.allclose(tensor, weights(finished)[name], atol=1e-9)
     assert metrics(begun)[0]["step"] == 2
-
-
-def test_init_from_latest_is_still_the_same_run_at_the_second_start(finished: TrainedRun, tmp_path: Path) -> None:
-    runs = copied(finished.run.path, tmp_path)
-    begun = trained(runs, "init_from=latest", "training.steps=2")
-    shutil.rmtree(begun.run.path / "checkpoints")
-    with pytest.warns(UserWarning, match="latest: .* has no checkpoint yet; taking .*, the newest run that has one"):
-        again = trained(runs, "init_from=latest", "training.steps=2")
-    assert again.run.path == begun.run.path
-    assert again.run.folder.metadata()["began_from"].endswith("step-000030")
 
 
 @pytest.mark.parametrize(

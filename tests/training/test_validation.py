@@ -57,14 +57,6 @@ def test_the_parts_of_an_accumulated_batch_are_the_batches_of_a_mean(recipe: Rec
     assert [*trainer.validator._batches()] == [(0, 4), (4, 4), (8, 4)]
 
 
-def test_the_best_step_is_that_of_the_lowest_loss(recipe: Recipe) -> None:
-    trainer, records = trainer_of(recipe)
-    trainer.train()
-    progress, lowest = trainer.state, min(records, key=lambda line: line["loss"])
-    assert (progress.best, progress.best_metric) == (lowest["step"], "loss")
-    assert progress.best_score == pytest.approx(lowest["loss"], rel=1e-5)
-
-
 @pytest.mark.parametrize("during", [11, 12])
 def test_shares_of_processes_make_the_whole(recipe: Recipe, during: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, _ = trainer_of(replace(recipe, evaluation=Evaluation(validation_examples=during)))
