@@ -25,8 +25,10 @@ from pathlib import Path
 import torch
 
 from numerate.recipes import addition_rotary
+from numerate.recipes.study import Study
 from numerate.runs.engines.engine import Engine
 from numerate.runs.engines.local import Local
+from numerate.runs.study import run_study
 from numerate.runs.train import train
 from numerate.training.recipe import Recipe
 
@@ -101,7 +103,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--alone", type=int, default=5)
-    parser.add_argument("--engines", nargs="+", default=["local", "ray"], choices=["local", "ray"])
+    parser.add_argument("--engines", "--executors", nargs="+", default=["local", "ray"], choices=["local", "ray"])
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

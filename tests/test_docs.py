@@ -27,7 +27,7 @@ from numerate.commands.table import COMMANDS
 from numerate.config import override
 from numerate.recipes.naming import load_recipe
 from numerate.reports.plots import FIGURES
-from numerate.searches.space import Space
+from numerate.runs.space import Space
 from numerate.text.data.datasets import DATASETS as DATASETS
 
 torch.set_num_threads(1)

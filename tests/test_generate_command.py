@@ -14,10 +14,7 @@ import pytest
 import torch
 
 from numerate.cli import main
-from numerate.evaluation.evaluator import Evaluation
-from numerate.models.backbone import Stack
-from numerate.models.decoder import Decoder
-from numerate.positions.rotary import Rotary
+from numerate.config import override
 from numerate.runs.run import Run
 from numerate.runs.train import train
 from numerate.tasks.language_modeling import LanguageModeling

@@ -285,9 +285,10 @@ FAULTS = [
     ),
     Fault(
         "a search starts one trial too many",
-        "searches/journal.py",
-        "if len(trials) >= sampling.trials or",
-        "if len(trials) > sampling.trials or",
+        "runs/search.py",
+        "return [number for number in range(search.num_trials) if",
+        "return [number for number in range(search.num_trials + 1) if",
+        "tests/runs/test_search.py",
     ),
     Fault(
         "an archive may write above its folder",
@@ -552,9 +553,10 @@ FAULTS = [
     ),
     Fault(
         "a trial is judged by steps beyond its budget",
-        "searches/trials.py",
-        'for line in folder.records("metrics.jsonl") if budget is None or line["step"] <= budget]',
-        'for line in folder.records("metrics.jsonl")]',
+        "runs/trials.py",
+        'for line in run.folder.records("metrics.jsonl") if budget is None or line["step"] <= budget]',
+        'for line in run.folder.records("metrics.jsonl")]',
+        "tests/runs/test_search.py",
     ),
     Fault(
         "a task asks Slurm for 1,000 megabytes a gigabyte",

@@ -15,8 +15,6 @@ import numerate
 from numerate.batch import StepContext
 from numerate.config import override, setting
 from numerate.errors import UserError
-from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.evaluator import evaluate_cell
 from numerate.runs.train import train
 from numerate.training.checkpoint import step_folder
 from numerate.training.recipe import Recipe

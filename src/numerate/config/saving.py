@@ -261,7 +261,7 @@ def _yaml() -> tuple[Any, Any, Any]:
     class Loader(plain_loader()):  # type: ignore[misc]
         yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
 
-    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
         def ignore_aliases(self, data: Any) -> bool:
             return True
 

@@ -15,7 +15,7 @@ from numerate.recipes.papers import PAPERS
 from numerate.recipes.study import content_key
 from numerate.records.heads import read_metrics
 from numerate.runs.end import End, clear_end, write_end
-from numerate.runs.engines.worker import failure_to_record
+from numerate.runs.engines.failures import failure_to_record
 from numerate.runs.initial_weights import find_initial_checkpoint, initial_run
 from numerate.runs.out_of_memory import explained_out_of_memory
 from numerate.runs.run import Run

@@ -4,7 +4,6 @@ Files contain no paths of other folders and nothing depends on the clock, so a f
 """
 
 import contextlib
-import errno
 import functools
 import glob
 import os
@@ -99,7 +98,7 @@ class RunFolder:
     @functools.cached_property
     def run_id(self) -> str:
         """The id in its `recipe.yaml`, which its records repeat; a renamed folder keeps it."""
-        return _read_metadata_entry(self, "id") or self.id
+        return read_metadata_entry(self, "id") or self.id
 
     @property
     def recipe_name(self) -> str:

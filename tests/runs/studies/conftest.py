@@ -17,12 +17,13 @@ import pytest
 
 from failures import killed_at_every_moment, small_disk
 from numerate.positions.added import Learned
-from numerate.runs.engines import local
+from numerate.recipes.study import Study
+from numerate.runs import study as studies
+from numerate.runs.engines import processes
 from numerate.runs.engines.engine import Engine
 from numerate.runs.engines.in_process import InProcess
 from numerate.runs.engines.local import Local
-from numerate.studies import study as studies
-from numerate.studies.study import Study, run_study
+from numerate.runs.study import run_study
 from numerate.training.recipe import Recipe
 from small_runs import TINY
 
@@ -123,8 +124,8 @@ class Command:
             os.dup2(number, 2)
             sys.stdout = sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
             studies._write_report = _no_report
-            context = multiprocessing.get_context("fork")
-            local.multiprocessing.get_context = lambda kind: context  # type: ignore[attr-defined]
+            multiprocessing.get_context = lambda kind: _Lifelines()  # type: ignore[assignment, return-value]
+            processes._Context = _Forked  # type: ignore[assignment, misc]
             more = {"engine": Local(workers=2), **more}
             _, done = run_study(study, runs_dir=self.runs, **more)
             status = max(one.exit_status for one in done)

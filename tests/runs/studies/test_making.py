@@ -52,6 +52,17 @@ class Watching(InProcess):
 # What is done ---------------------------------------------------------------------------------------------------------
 
 
+def test_what_cannot_be_a_study_is_refused_before_anything_is_written(
+    pair: Study, tiny: Recipe, tmp_path: Path
+) -> None:
+    longer = override(tiny, ["training.steps=8"])
+    with pytest.raises(UserError, match=r"training\.steps="):
+        run_study(Study("two", "Which budget?", (tiny, longer)), runs_dir=tmp_path)
+    with pytest.raises(UserError, match="has no recipes"):
+        run_study(Study("empty", "Nothing?", ()), runs_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_study_trains_evaluates_and_reports_and_does_nothing_twice(pair: Study, here: Engine, tmp_path: Path) -> None:
     page, done = run_study(pair, runs_dir=tmp_path, workers=2)
     assert [one.error for one in done] == [None, None]
@@ -64,8 +75,10 @@ def test_a_study_trains_evaluates_and_reports_and_does_nothing_twice(pair: Study
     for text in results.values():
         assert len(text.splitlines()) == 8, "the grid's four cells, at the final and at the best checkpoint"
         assert all(text.count(f'"checkpoint": "{name}"'.encode()) == 4 for name in ("final", "best"))
-    assert list((tmp_path / "pair" / "states").iterdir()) == [], "no worker is left that says what it does"
-    _, again = run_study(pair, runs_dir=tmp_path, engine=NoBody())
+    assert {path.name for path in (tmp_path / "pair").iterdir()} == {
+        *("study.json", "study.lock", "log.txt", "report.html", "figure.png"),
+    }
+    _, again = run_study(pair, runs_dir=tmp_path, engine=Watching())
     assert {one.path for one in again} == set(results)
     assert {path: (path / "cells.jsonl").read_bytes() for path in results} == results
     assert {path: (path / "metrics.jsonl").read_bytes() for path in metrics} == metrics
@@ -98,24 +111,12 @@ def test_the_end_of_a_run_says_what_was_measured(pair: Study, here: Engine, tmp_
 
 def test_a_variant_added_later_runs_only_what_is_new(pair: Study, here: Engine, tmp_path: Path) -> None:
     run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, engine=here)
-    given: list[str] = []
-    watching = Watching(here, given)
+    watching = Watching(works=True)
     _, done = run_study(pair.sweep(["seeds=2"]), runs_dir=tmp_path, engine=watching)
-    assert given == ["learned", "rotary seed 1", "learned seed 1"]
+    assert [item.name for item in watching.given] == [  # type: ignore[attr-defined]
+        *("learned", "rotary seed 1", "learned seed 1"),
+    ]
     assert [one.error for one in done] == [None] * 4
-
-
-class Watching(Engine):
-    """Hands everything on, and notes the names of the items."""
-
-    def __init__(self, inner: Engine, given: list[str], **more: Any) -> None:
-        object.__setattr__(self, "inner", inner)
-        object.__setattr__(self, "given", given)
-        super().__init__(**more)
-
-    def run(self, work: Any, items: Any, **more: Any) -> Any:
-        self.given.extend(work.item_name(item) for item in items)  # type: ignore[attr-defined]
-        return self.inner.run(work, items, **more)  # type: ignore[attr-defined]
 
 
 def test_a_longer_budget_continues_where_the_shorter_ended(pair: Study, here: Engine, tmp_path: Path) -> None:
@@ -136,18 +137,11 @@ def test_runs_that_begin_from_another_run_are_found_again_by_its_id(
     _, done = run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir="runs", engine=here)
     assert done[0].path is not None
     later = override(pair.recipes[0], ["seed=1", f"init_from={done[0].path.name[:6]}"])
-    for engine in (here, NoBody()):
+    for engine in (here, Watching()):
         _, ended = run_study(Study("second", "?", [later]), runs_dir="runs", engine=engine)
         assert [one.error for one in ended] == [None]
         assert ended[0].path is not None
         assert f"began_from: {done[0].path.resolve()}" in (ended[0].path / "recipe.yaml").read_text()
-
-
-def planned_runs(study: Study, runs: Path) -> list[str]:
-    """The ids of the runs of rotary that are not there yet."""
-    _, plan = _plan_runs(study, runs, write=False)
-    ids = [planned.run.partition("/")[2] for planned in plan if planned.base == "rotary"]
-    return [id for id in ids if not (runs / "rotary" / id).exists()]
 
 
 def test_a_survey_says_what_a_command_would_find_and_writes_nothing(pair: Study, here: Engine, tmp_path: Path) -> None:
@@ -158,7 +152,7 @@ def test_a_survey_says_what_a_command_would_find_and_writes_nothing(pair: Study,
     assert list(tmp_path.iterdir()) == []
     wrong = override(pair.recipes[1], ["device=cuda:99"])
     run_study(replace(pair, recipes=(pair.recipes[0], wrong)), runs_dir=tmp_path, engine=here)
-    (tmp_path / "rotary" / sorted(planned_runs(study, tmp_path))[0]).mkdir()
+    RunFolder.create(tmp_path, "rotary", identity(study.recipes[2]), {"recipe": to_tree(study.recipes[2])})
     found = preview_study(study, runs_dir=tmp_path)
     assert (found.num_done, found.num_resumable, found.num_failed, found.num_new) == (1, 1, 1, 3)
     again = preview_study(study, runs_dir=tmp_path, retry=True)

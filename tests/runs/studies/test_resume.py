@@ -16,8 +16,9 @@ from numerate.config import override
 from numerate.recipes.study import Study
 from numerate.runs.end import read_end, write_end
 from numerate.runs.engines.engine import Engine
-from numerate.studies.folder import PlannedRun, StudyFolder, is_done
-from numerate.studies.study import Study, run_study
+from numerate.runs.status import study_status
+from numerate.runs.study import run_study
+from numerate.runs.study_folder import StudyFolder
 from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
