@@ -15,7 +15,7 @@ from numerate.runs.train import TrainedRun, train
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
-from numerate.training.schedule import Plateau
+from numerate.training.schedule import Constant, Plateau
 from numerate.training.trainer import Trainer
 from small_runs import metrics, same, weights
 
@@ -106,3 +106,11 @@ def test_the_validation_loss_is_that_of_the_objective_and_is_recorded(tmp_path: 
         loss = trainer.objective(trainer.model, batch, StepContext.for_evaluation())
     counts = trainer.objective.counts(batch)
     assert losses[-1] == pytest.approx(float(loss["cross_entropy"]) / counts["cross_entropy"], rel=1e-5)
+
+
+def test_other_schedules_measure_no_loss(tmp_path: Path) -> None:
+    assert Constant().monitored_metric() is None
+    made = train(small("schedule=Constant(warmup=2)", "training.steps=4"), runs_dir=tmp_path, quiet=True)
+    assert "validation_loss" not in (made.run.path / "metrics.jsonl").read_text()
+    assert made.run.checkpoints("final")[0].state["progress"]["schedule_state"] == {}
+    assert [rate / rates(made)[4] for rate in rates(made).values()] == pytest.approx([1 / 3, 2 / 3, 1, 1], abs=1e-5)
