@@ -133,13 +133,30 @@ def write_end(folder: RunFolder, end: End) -> None:
     folder.write(END_FILE, msgspec.json.encode(disk.to_plain_data(msgspec.to_builtins(end), finite=True)))
 
 
-def clear_end(path: Path) -> None:
-    """Removes how a run ended, and its folder if it was never started."""
-    with disk.convert_os_errors(path):
-        (path / END_FILE).unlink(missing_ok=True)
-        if path.is_dir() and not (path / "recipe.yaml").exists() and {file.name for file in path.iterdir()} <= {"lock"}:
-            (path / "lock").unlink(missing_ok=True)
-            path.rmdir()
+def record_failure(folder: RunFolder, end: End) -> End:
+    """Writes how a run failed, under its lock, unless it is done by now; returns how it ended.
+
+    Raises `LockedError` if another process is at the run.
+    """
+    disk.make_folder(folder.path)
+    with folder.lock("ending"):
+        now = read_end(folder.path)
+        if now is not None and now.is_done(end.key):
+            return now
+        write_end(folder, end)
+        return end
+
+
+def clear_end(folder: RunFolder, failed_key: str | None = None) -> None:
+    """Removes how a run ended, under its lock; with a `failed_key` only if it failed as a recipe of this key.
+
+    Raises `LockedError` if another process is at the run.
+    """
+    with folder.lock("starting"):
+        end = None if failed_key is None else read_end(folder.path)
+        if failed_key is None or (end is not None and end.is_failed(failed_key)):
+            with disk.convert_os_errors(folder.path):
+                folder.file(END_FILE).unlink(missing_ok=True)
 
 
 def _utf8(text: str) -> str:

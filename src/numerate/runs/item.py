@@ -12,7 +12,7 @@ from numerate.config import from_tree
 from numerate.evaluation.answer_metrics import own_scores
 from numerate.evaluation.evaluator import resolve_grid
 from numerate.reports.evaluation_results import Results
-from numerate.runs.end import End, read_end, write_end
+from numerate.runs.end import End, read_end, record_failure, write_end
 from numerate.runs.engines.failures import failure_to_record
 from numerate.runs.engines.worker import current_stop
 from numerate.runs.tracking import track_results
@@ -82,8 +82,8 @@ class MakeRun:
             elif kind == "evaluation" and record["split"] == "validation":
                 on_message(f"{item.name} step {record['step']}: {record['exact_match']:.1%} correct in distribution")
 
-        with ExitStack() as lock:  # it is evaluated under its lock, too, so that nobody else does the same
-            try:
+        try:
+            with ExitStack() as lock:  # it is evaluated under its lock, too, so that nobody else does the same
                 recipe = from_tree(item.tree, Path(self.working_directory) / "study", expected_class=Recipe)
                 trained = train(
                     recipe,
@@ -96,11 +96,11 @@ class MakeRun:
                 )
                 lock.enter_context(trained.run.folder.lock("evaluation"))
                 results = evaluate_trained(trained, recipe)
-                end = End.now("done", key=item.key, seconds=time.monotonic() - start_time, results=results)
-            except Exception as error:
-                failure = failure_to_record(error)
-                end = End.of_failure(failure, key=item.key, seconds=time.monotonic() - start_time)
-            write_end(folder, end)
+                seconds = time.monotonic() - start_time
+                write_end(folder, End.now("done", key=item.key, seconds=seconds, results=results))
+        except Exception as error:
+            failure, seconds = failure_to_record(error), time.monotonic() - start_time
+            record_failure(folder, End.of_failure(failure, key=item.key, seconds=seconds))
 
 
 def evaluate_trained(trained: TrainedRun, recipe: Recipe) -> dict[str, Any]:

@@ -3,17 +3,18 @@
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from numerate.errors import OperationalError, UserError, pluralize
-from numerate.runs.end import End, clear_end, read_end, write_end
+from numerate.runs.end import End, clear_end, read_end, record_failure
 from numerate.runs.engines.engine import Engine, Failure
 from numerate.runs.item import MakeRun, RunItem
 from numerate.runs.status import RunState, StudyStatus, read_running, read_states
 from numerate.runs.study_folder import StudyFolder, StudyRun
-from numerate.training import disk, provenance
+from numerate.training import provenance
 from numerate.training.lock import LockedError
 from numerate.training.progress import ProgressBar
 from numerate.training.run_folder import RunFolder
@@ -93,7 +94,8 @@ class StudyRunner:
     def run(self) -> list[RunOutcome]:
         """Makes the remaining runs, and returns how each run of the plan ended, in the order of the plan."""
         for one in self._retried:
-            clear_end(self.folder.runs_dir / one.run)
+            with suppress(LockedError):  # another command retries it
+                clear_end(RunFolder(self.folder.runs_dir / one.run), one.key)
         if waiting := self.remaining:
             shown = [one for one in self.plan if one.run not in self.ends or self.ends[one.run].status == "done"]
             steps = {one.run: self.trees[one.run].get("training", {}).get("steps") or 0 for one in waiting}
@@ -139,15 +141,11 @@ class StudyRunner:
         failure = replace(failure, text=failure.text.removesuffix("; the same command resumes"))
         end = End.of_failure(failure, key=run.key, seconds=seconds)
         try:
-            disk.make_folder(folder.path)
-            with folder.lock("planning"):
-                write_end(folder, end)
+            return record_failure(folder, end)
         except LockedError:
             return None
-        except (OperationalError, UserError) as error:
-            if not disk.is_full(error):
-                raise
-        return end
+        except (OperationalError, UserError):  # a full disk, a folder of somebody else: it is said by this command
+            return end
 
     def _finish(self, run: StudyRun, end: End, progress: "StudyProgress") -> None:
         self.ends[run.run] = end

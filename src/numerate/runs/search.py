@@ -19,7 +19,7 @@ import torch
 
 from numerate.config import refuse_while_loading, to_tree
 from numerate.errors import OperationalError, UserError, check_choice, check_positive
-from numerate.runs.end import End, write_end
+from numerate.runs.end import End, record_failure, write_end
 from numerate.runs.engines.engine import Engine, Failure
 from numerate.runs.engines.in_process import InProcess
 from numerate.runs.engines.local import Local
@@ -31,7 +31,7 @@ from numerate.runs.space import Space
 from numerate.runs.study_folder import RequestedRun, StudyFolder
 from numerate.runs.train import train
 from numerate.runs.trials import Metric, Pruner, Sampler, Search, Trial, TrialRun, open_search, run_result
-from numerate.training import checkpoint, disk, provenance
+from numerate.training import checkpoint, provenance
 from numerate.training.lock import Lock, LockedError
 from numerate.training.progress import ProgressBar
 from numerate.training.recipe import Recipe
@@ -173,11 +173,11 @@ class TrainTrial:
                 raise UserError(f"training: ended before any evaluation; {advice}")
             results = training_results(trained, run.recipe) | ({"stop_reason": "pruned"} if stop.is_pruned else {})
             end = End.now("done", key=run.key, seconds=time.monotonic() - start_time, results=results)
+            with run.folder.lock("search"):
+                write_end(run.folder, end)
         except Exception as error:
-            end = End.of_failure(failure_to_record(error), key=run.key, seconds=time.monotonic() - start_time)
-        disk.make_folder(run.folder.path)
-        with run.folder.lock("search"):
-            write_end(run.folder, end)
+            failure, seconds = failure_to_record(error), time.monotonic() - start_time
+            end = record_failure(run.folder, End.of_failure(failure, key=run.key, seconds=seconds))
         return end.status == "done" and not stop.is_pruned
 
 

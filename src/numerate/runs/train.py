@@ -186,7 +186,7 @@ class TrainingSession:
             self._print_message(f"{self.path}: {_no_work_message(trainer)}")
             return False
         if is_main_process:
-            clear_end(self.path)
+            clear_end(self.folder)
             self._has_started = True
             self._record_start()
             if self._precision_note:
@@ -252,8 +252,6 @@ class TrainingSession:
         world = self.world
         folder = None
         if world.is_main_process:
-            if not (self.path / "recipe.yaml").exists():
-                clear_end(self.path)  # of a run that failed before it was started
             folder = RunFolder.create(self.runs, self.recipe.title, self.path.name, self.metadata)
             self._exit_stack.enter_context(folder.lock())
         world.barrier()

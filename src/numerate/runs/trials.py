@@ -60,9 +60,11 @@ class TrialRun:
     key: str
 
     def end(self) -> End | None:
-        """How it ended; None if it is unfinished."""
+        """How it ended; None if it is unfinished, such as trained and not yet recorded by the search."""
         end = read_end(self.folder.path)
-        return None if end is None or end.key != self.key or end.status == "stopped" else end
+        if end is None or end.key != self.key or end.status == "stopped":
+            return None
+        return None if end.status == "done" and end.results is None else end
 
 
 @dataclass(frozen=True)

@@ -227,9 +227,13 @@ def latest_valid(folder: Path, only: Collection[str] | None = None) -> tuple[Che
     reasons: list[str] = []
     for step in reversed(list_steps(folder)):
         path = folder / step_folder(step)
-        if (reason := find_corruption(path, only)) is None:
-            return read_checkpoint(path), [f"{reason} That of step {step} is used." for reason in reasons]
-        reasons.append(reason)
+        reason = find_corruption(path, only)
+        with contextlib.suppress(DamagedError):
+            if reason is None:
+                return read_checkpoint(path), [f"{reason} That of step {step} is used." for reason in reasons]
+        if not path.exists():  # its run has removed it meanwhile, after it wrote another
+            return latest_valid(folder, only)
+        reasons.append(reason or f"{path}: this checkpoint has changed while it was read.")
     return None, reasons
 
 

@@ -56,8 +56,12 @@ class RunFolder:
         if not (path / "recipe.yaml").exists():
             disk.make_folder(path.parent)
             new_path = disk.temporary_path(path)
+            head = header_yaml({"name": None, "id": run_id, **metadata} | {"id": run_id})
             try:
-                cls._write_new(new_path, header_yaml({"name": None, "id": run_id, **metadata} | {"id": run_id}))
+                if cls._was_never_started(path):
+                    cls._write_new(path, head)
+                    return cls(path)
+                cls._write_new(new_path, head)
                 with disk.convert_os_errors(path):
                     os.rename(new_path, path)
                     disk.fsync(path.parent)
@@ -75,9 +79,15 @@ class RunFolder:
         return cls(path)
 
     @staticmethod
+    def _was_never_started(path: Path) -> bool:
+        """Whether a folder holds no more than how its run failed before it was started."""
+        names = {file.name for file in path.iterdir()} if path.is_dir() else {""}
+        return all(name in ("end.json", "lock", "parts") or name.startswith(disk.TEMPORARY_PREFIX) for name in names)
+
+    @staticmethod
     def _write_new(path: Path, head: bytes) -> None:
         with disk.convert_os_errors(path):
-            path.mkdir()
+            path.mkdir(exist_ok=True)
             for file in user_files():
                 if file.sha256.encode() in head:
                     file.copy_to(path / "parts" / file.sha256[:12])

@@ -11,8 +11,9 @@ import pytest
 from numerate.config import override
 from numerate.errors import OperationalError, UserError
 from numerate.recipes.study import content_key
-from numerate.runs.end import End, clear_end, read_end, write_end
+from numerate.runs.end import End, clear_end, read_end, record_failure, write_end
 from numerate.runs.train import train
+from numerate.training.lock import LockedError
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 from small_runs import stop_after
@@ -34,6 +35,19 @@ def test_an_end_is_read_as_it_was_written(tmp_path: Path) -> None:
     diverged = End.now("done", key="k", seconds=2.5, results=DONE | {"loss": -inf, "validation_perplexity": inf})
     write_end(folder, diverged)
     assert read_end(folder.path) == diverged
+
+
+def test_a_failure_is_recorded_under_the_lock_of_the_run_and_replaces_nothing_that_is_done(tmp_path: Path) -> None:
+    folder, other = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    failed = End.now("failed", key="k", seconds=0.0, kind="error", error="no")
+    assert record_failure(folder, failed) == failed == read_end(folder.path)
+    with other.lock(), pytest.raises(LockedError, match="is being written by process"):
+        record_failure(folder, failed)
+    done = End.now("done", key="k", seconds=2.5, results=DONE)
+    write_end(folder, done)
+    assert record_failure(folder, failed) == done == read_end(folder.path), "another command was quicker"
+    clear_end(folder, "k")
+    assert read_end(folder.path) == done, "it did not fail"
 
 
 def test_only_what_was_evaluated_for_this_key_and_not_cut_short_is_done() -> None:
@@ -110,6 +124,6 @@ def test_a_run_that_failed_before_it_was_started_can_be_started(tiny: Recipe, tm
     with folder.lock():
         pass
     assert train(tiny, runs_dir=tmp_path / "runs", quiet=True).run.path == folder.path
-    clear_end(folder.path)
+    clear_end(folder)
     assert (folder.path / "recipe.yaml").exists(), "of a run that was started only the end is removed"
     assert json.loads((folder.path / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 4

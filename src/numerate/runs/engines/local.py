@@ -233,7 +233,7 @@ class _Map:
             text = f"no worker could start: its process {reason} while it was starting"
             raise OperationalError(f"{text}. If this is a script: {_GUARD_MESSAGE}") from None
         elif self.deaths[index] < engine.MAX_TRIES and self.consecutive_deaths < self.max_consecutive_deaths:
-            self.waiting.append(index)
+            self.waiting.appendleft(index)  # in the order of the items: a search proposes by the trials before
             return
         else:
             failure = failures.died_failure(reason, self.deaths[index])
