@@ -1,29 +1,18 @@
-"""Promises of `training.compile`: whole graphs, the losses of an uncompiled run, few shapes."""
+"""Promises of `training.compile`: whole graphs, the losses of an uncompiled run, few graphs."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from numerate.batch import Batch, StepContext
 from numerate.errors import UserError
-from numerate.training.compilation import (
-    MAX_SHAPES,
-    CompiledShapes,
-    bucket_length,
-    check_compile_mode,
-    pad_to_buckets,
-)
-from numerate.training.distributed import World
-from numerate.training.trainer import Trainer
-from small_runs import small
+from numerate.training.compilation import check_compile_mode
 from variants import TINY_TOKENIZER
 
 TINY_T5 = "model=T5(hidden_size=16,num_layers=1,num_heads=2,head_dim=8,intermediate_size=32,dropout=0) layout=Seq2Seq"
@@ -40,7 +29,6 @@ COUNTED = """
 import json, sys, torch
 from dataclasses import replace
 from small_runs import small
-from numerate.training.compilation import pad_to_buckets
 from numerate.training.distributed import World
 from numerate.training.trainer import Trainer
 torch.set_num_threads(1)
@@ -50,13 +38,14 @@ for settings in sys.argv[1:]:
     trainer.model.train()
     batches = trainer.next_batch()
     batch = batches.micro_batches[0]
-    batch = pad_to_buckets(replace(batch, tokens=trainer.model.assign_positions(batch.tokens, batches.step_context)))
+    tokens = trainer.model.assign_positions(batch.tokens, batches.step_context)
+    batch = replace(batch, tokens=tokens, counts={}, num_input_tokens=0)
     def loss(batch):
         output = trainer.model(batch.tokens, batch.source, target_positions=batch.target_positions_or_none)
         return trainer.objective.loss(output, batch)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    sum(torch.compile(loss, backend="eager", dynamic=False)(batch).values()).backward()
+    sum(torch.compile(loss, backend="eager", dynamic=True)(batch).values()).backward()
     found[settings] = sum(torch._dynamo.utils.counters["graph_break"].values())
 print(json.dumps(found))
 """
@@ -84,11 +73,10 @@ for settings in families:
             trainer.save()
             losses[-1].append(trainer.state.sums.pop("loss"))
     counters = torch._dynamo.utils.counters
-    shapes, graphs = len(trainer.compiled_shapes.shapes), counters["stats"]["unique_graphs"]
-    found[settings] = [*losses, shapes, graphs, sum(counters["graph_break"].values())]
+    found[settings] = [*losses, counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())]
 print(json.dumps(found))
 """
-"""Losses of steps without and with the compiler, the shapes of their batches, graphs, and graph breaks."""
+"""Losses of steps without and with the compiler, graphs, and graph breaks."""
 
 
 def in_a_process(script: str, *settings: str) -> Any:
@@ -125,65 +113,18 @@ def test_forward_pass_and_loss_of_every_family_are_one_graph() -> None:
 def test_a_compiled_run_has_the_losses_of_an_uncompiled_one() -> None:
     pytest.importorskip("transformers", reason="the extra huggingface is not installed")
     settings = [f"task.digits=3 {family}" for family in EQUAL]
-    for family, (plain, compiled, shapes, graphs, breaks) in in_a_process(TRAINED, "inductor", *settings).items():
+    for family, (plain, compiled, graphs, breaks) in in_a_process(TRAINED, "inductor", *settings).items():
         assert compiled == pytest.approx(plain, abs=1e-5), family
-        assert (shapes, graphs, breaks) == (1, 2, 0), family  # a graph for the forward pass, one for the loss
+        # A graph each for the forward pass and the loss, again for any length, and those of nets of torch.
+        assert graphs <= 6, family
+        assert breaks == 0, family
         assert plain[0] != plain[-1]
 
 
-def test_a_compiled_run_compiles_each_padded_length_once() -> None:
-    (found,) = in_a_process(TRAINED, "eager", "task.digits=1:7").values()
-    plain, compiled, shapes, graphs, breaks = found
+def test_a_compiled_run_has_two_graphs_of_the_first_length_and_two_of_all_others() -> None:
+    ((plain, compiled, graphs, breaks),) = in_a_process(TRAINED, "eager", "task.digits=1:7").values()
     assert compiled == pytest.approx(plain, abs=1e-5)
-    assert shapes > 1
-    assert graphs <= 2 * shapes
-    assert breaks == 0
-
-
-def positioned(*settings: str) -> tuple[Trainer, Batch]:
-    trainer = Trainer(small(" ".join(settings), "evaluation.grid=1:3x1:3"), World.join("cpu"))
-    batches = trainer.next_batch()
-    batch = batches.micro_batches[0]
-    return trainer, replace(batch, tokens=trainer.model.assign_positions(batch.tokens, batches.step_context))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        "model.positions=[Learned(position_ids=DigitIndex(max_offset=20))]",
-        "model.positions=[Learned(max_position_embeddings=13)]",
-        "model.positions=[FIRE(position_ids=RandomSubset(64))] layout=Continuation(targets=all)",
-        "layout=MaskedLM",
-        TINY_T5,
-    ],
-)
-def test_padding_to_a_bucket_does_not_change_the_loss(settings: str) -> None:
-    if "T5" in settings:
-        pytest.importorskip("transformers", reason="the extra huggingface is not installed")
-    trainer, batch = positioned(settings)
-    padded = pad_to_buckets(batch, trainer.model.max_length())
-    assert padded.tokens.ids.shape[1] > batch.tokens.ids.shape[1]
-    plain, found = (trainer.objective(trainer.model, one, StepContext(0, 0)) for one in (batch, padded))
-    assert {term: value.item() for term, value in found.items()} == pytest.approx(
-        {term: value.item() for term, value in plain.items()}, rel=1e-6
-    )
-
-
-def test_buckets_are_few_and_add_at_most_a_quarter_to_long_rows() -> None:
-    buckets = {bucket_length(length) for length in range(1, 1025)}
-    assert len(buckets) == 24
-    assert all(length <= bucket_length(length) < length + max(8, length / 4) for length in range(1, 5000))
-    assert bucket_length(50, limit=52) == 52
-    assert bucket_length(50, limit=40) == 50, "a row is not cut"
-
-
-def test_batches_of_too_many_shapes_run_uncompiled() -> None:
-    _, batch = positioned("model.positions=[]")
-    seen = CompiledShapes()
-    seen.shapes = {(torch.Size([1]), torch.Size([n]), None) for n in range(MAX_SHAPES)}
-    with seen.stance(batch):
-        assert torch.compile(lambda x: torch.compiler.is_compiling(), backend="eager")(1) is False
-    assert seen.is_full
+    assert (graphs, breaks) == (4, 0)
 
 
 def test_cuda_graphs_take_steps_of_one_micro_batch() -> None:

@@ -66,15 +66,16 @@ def nplr_legs(states: int) -> NPLR:
 
 
 class ImpulseResponses(Function):
-    """Impulse responses of diagonal recurrences: `Re sum_n weights[h, j, n] base[h, n]^l` at [h, j, l], l below `time`.
+    """Impulse responses of diagonal recurrences: `Re sum_n weights[h, j, n] base[h, n]^l` at [h, j, l], with as many l
+    as `times` has elements.
 
     The powers are made by doubling, in log2(time) products, outside the graph: the gradients are one product of
     matrices with the same powers.
     """
 
     @staticmethod
-    def forward(weights: Tensor, base: Tensor, time: int) -> tuple[Tensor, Tensor]:
-        powers = torch.view_as_real(complex_powers(base, time)).flatten(-2)
+    def forward(weights: Tensor, base: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+        powers = torch.view_as_real(complex_powers(base, len(times))).flatten(-2)
         return torch.view_as_real(weights.conj().resolve_conj()).flatten(-2) @ powers.mT, powers
 
     @staticmethod
@@ -98,7 +99,8 @@ def impulse_responses(
     weights: Complex[Tensor, "width kinds pairs"], base: Complex[Tensor, "width pairs"], time: int
 ) -> Float[Tensor, "width kinds time"]:
     """`ImpulseResponses`, without the powers that it keeps."""
-    return _apply_impulse_responses(weights, base, time)[0]  # type: ignore[no-any-return]
+    # As the length of a tensor: a graph for any length has no other number for it.
+    return _apply_impulse_responses(weights, base, torch.empty(time, device=base.device))[0]  # type: ignore[no-any-return]
 
 
 def complex_powers(base: Complex[Tensor, "*width pairs"], time: int) -> Complex[Tensor, "*width time pairs"]:

@@ -44,14 +44,10 @@ def selective_scan(
     state passed to it (Blelloch's two-level scan, 1990, https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf). By default as
     many as pay.
     """
-    time = dt.shape[1]
-    if num_chunks is None:
-        min_elements = MIN_ELEMENTS.get(dt.device.type, MIN_ELEMENTS["cuda"])
-        num_chunks = max(1, min(math.isqrt(time), min_elements // (len(dt) * A.numel())))
     with torch.autocast(dt.device.type, enabled=False):
         dtype = A.dtype
         tensors = (part.to(dtype) for part in (dt, inputs, B, C))
-        args = (*tensors, A[None], allow_neg_eigval, min(num_chunks, time), torch.is_grad_enabled())
+        args = (*tensors, A[None], allow_neg_eigval, num_chunks, torch.is_grad_enabled())
         output, final_state, *_ = _apply_selective_scan(*args)
     return output, final_state
 
@@ -81,7 +77,8 @@ class _SelectiveScan(torch.autograd.Function):
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, ...]:
-        *tensors, decay, signed, chunks, keep = given
+        *tensors, decay, signed, num_chunks, keep = given
+        chunks = _resolve_num_chunks(num_chunks, tensors[0], decay)
         rows, time, _ = tensors[0].shape
         parts = [_split_chunks(part, chunks) for part in tensors]
         scan = _ChunkScan(parts, decay, signed, chunks)
@@ -94,7 +91,7 @@ class _SelectiveScan(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        decay, ctx.signed, ctx.chunks, _ = inputs[4:]
+        decay, ctx.signed, ctx.num_chunks, _ = inputs[4:]
         ctx.mark_non_differentiable(*output[2:])
         ctx.save_for_backward(decay, *output[2:])
 
@@ -102,7 +99,7 @@ class _SelectiveScan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, by_output: Tensor, by_last: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         decay, kept, whole, *parts = ctx.saved_tensors
-        time, chunks = by_output.shape[1], ctx.chunks
+        time, chunks = by_output.shape[1], _resolve_num_chunks(ctx.num_chunks, by_output, decay)
         with torch.autocast(by_output.device.type, enabled=False):
             scan = _ChunkScan(parts, decay, ctx.signed, chunks)
             by_output, by_state = _split_chunks(by_output, chunks), by_last.clone()
@@ -112,6 +109,14 @@ class _SelectiveScan(torch.autograd.Function):
             *by_parts, by_decay = scan.gradients(by_output, kept, by_state)
         by_decay = by_decay.view(chunks, len(decay), -1, *decay.shape[1:]).sum((0, 2))
         return (*(_join_chunks(part, chunks, time) for part in by_parts), by_decay, None, None, None)
+
+
+def _resolve_num_chunks(num_chunks: int | None, x: Float[Tensor, "rows time channels"], decay: Tensor) -> int:
+    rows, time, _ = x.shape
+    if num_chunks is None:
+        min_elements = MIN_ELEMENTS.get(x.device.type, MIN_ELEMENTS["cuda"])
+        num_chunks = max(1, min(math.isqrt(time), min_elements // (rows * decay.numel())))
+    return min(num_chunks, time)
 
 
 _apply_selective_scan = as_operator(_SelectiveScan)

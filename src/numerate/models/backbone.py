@@ -274,7 +274,7 @@ class LoopModule(BackboneModule):
         Each shape has several graphs: with and without a gradient, first and later loops, all positions or only the
         targets.
         """
-        self.compiled_loop = torch.compile(self.run_loop, dynamic=False, mode=mode)
+        self.compiled_loop = torch.compile(self.run_loop, mode=mode)
 
     def resolve_loops(self, loops: LoopsArgument) -> Loops:
         return Loops.from_argument(loops, self.num_loops)

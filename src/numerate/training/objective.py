@@ -28,7 +28,7 @@ class ObjectiveModule(nn.Module, ABC):
 
     def compile_loss(self, mode: CompileMode) -> None:
         """Compiles the head and the loss, for training."""
-        self._compiled_loss = torch.compile(self.loss.forward, dynamic=False, mode=mode)
+        self._compiled_loss = torch.compile(self.loss.forward, mode=mode)
 
     def loss_sums(self, output: Output, batch: Batch) -> dict[str, Tensor]:
         """The sum of each term of the loss."""

@@ -151,7 +151,7 @@ class FSDPStrategy(ParallelStrategy):
         shared = {*parameters_shared_by_blocks(model).values()}
         for block in model_blocks(model):
             if compile_mode is not None:
-                block.compile(dynamic=False, mode=compile_mode)
+                block.compile(mode=compile_mode)
             fully_shard(block, mesh=self.mesh, ignored_params=shared)
         sharded: set[nn.Parameter] = {one for one in model.parameters() if isinstance(one, DTensor)}
         # FSDP does not look into sharded blocks: while it shards the rest, modules with parameters shared by blocks are
@@ -222,14 +222,14 @@ class FSDPStrategy(ParallelStrategy):
 
 
 def compile_forward(model: Model, mode: CompileMode = "default") -> nn.Module:
-    """The model, compiled once for each shape of a batch; position assignment and head are not compiled. Of a looped
-    backbone one iteration is compiled, and not each number of loops."""
+    """The model, compiled; position assignment and head are not. Of a looped backbone one iteration is compiled, and
+    not each number of loops."""
     loops = [part for part in model.modules() if isinstance(part, LoopModule)]
     for loop in loops:
         loop.compile_loops(mode)
     if loops:
         return model
-    return torch.compile(model, dynamic=False, mode=mode)  # type: ignore[return-value]
+    return torch.compile(model, mode=mode)  # type: ignore[return-value]
 
 
 def _full_tensor(tensor: Tensor) -> Tensor:

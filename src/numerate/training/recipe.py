@@ -84,9 +84,7 @@ class Training(Spec):
         "run started with; fp16 scales the loss and needs a GPU",
     )
     tf32: bool = setting(False, "whether CUDA rounds float32 matrix products to TF32, which is much faster")
-    compile: bool = setting(
-        False, "whether forward pass and loss are compiled by torch.compile, once per padded length"
-    )
+    compile: bool = setting(False, "whether forward pass and loss are compiled by torch.compile")
     compile_mode: CompileMode = setting(
         "default",
         "with compile: mode of torch.compile; reduce-overhead (CUDA graphs) and max-autotune need CUDA, where neither "

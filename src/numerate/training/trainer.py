@@ -16,7 +16,7 @@ from numerate.errors import OperationalError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
-from numerate.training.compilation import TOO_MANY_SHAPES, CompiledShapes, check_compile_mode, pad_to_buckets
+from numerate.training.compilation import check_compile_mode
 from numerate.training.data_stream import BatchStream, num_total_tokens
 from numerate.training.distributed import World
 from numerate.training.objective import ObjectiveModule
@@ -131,12 +131,10 @@ class Trainer:
             self.warnings = preflight(parts)
         self.validator = Validator(recipe, self.evaluation_data, self.objective, parts.validation_splits(), world)
         compile_mode = self.training.compile_mode if self.training.compile else None
-        self.compiled_shapes: CompiledShapes | None = None
         if compile_mode is not None:
             num_parts = self.num_micro_batches * self.training.batch_size // self.training.base_batch_size
             check_compile_mode(compile_mode, world.device, num_parts)
             self.objective.compile_loss(compile_mode)
-            self.compiled_shapes = CompiledShapes()
         self.parallel_strategy = make_parallel_strategy(
             self.training.parallel, self.model, world, compile_mode=compile_mode
         )
@@ -349,13 +347,15 @@ class Trainer:
         """Forward and backward passes of the micro-batches."""
         _seed_dropout(self.world.device, _dropout_seed(self.recipe.seed, self.state.step, self.world.rank))
         self.optimizer.zero_grad(set_to_none=True)
-        if self.compiled_shapes is not None and self.world.device.type == "cuda":
+        if self.training.compile and self.world.device.type == "cuda":
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         last = batches.micro_batches[-1]
         for micro_batch in batches.micro_batches:
-            batch, stance = self._prepare_compiled(micro_batch.to(self.world.device))
+            batch = micro_batch.to(self.world.device)
+            if self.training.compile:  # a graph would be compiled for each number of tokens
+                batch = replace(batch, counts={}, num_input_tokens=0)
             with self.parallel_strategy.backward(is_last=micro_batch is last):
-                with autocast(self.world.device, self.training.precision), stance:
+                with autocast(self.world.device, self.training.precision):
                     loss_sums = self.objective(self.parallel_strategy.training_model, batch, batches.step_context)
                 loss, metrics = _weighted_loss(loss_sums, batches.divisors, self.objective.weights)
                 # The multiplier undoes the mean over processes of DDP and FSDP: divisors are those of all processes.
@@ -363,16 +363,6 @@ class Trainer:
             for name, value in metrics.items():
                 self._sums.add(name, value)
         self.parallel_strategy.sync_gradients()
-
-    def _prepare_compiled(self, batch: Batch) -> tuple[Batch, contextlib.AbstractContextManager[object]]:
-        """With `training.compile`, the batch in one of few shapes, and the context of its forward pass."""
-        if self.compiled_shapes is None:
-            return batch, contextlib.nullcontext()
-        batch, was_full = pad_to_buckets(batch, self.model.max_length()), self.compiled_shapes.is_full
-        stance = self.compiled_shapes.stance(batch)
-        if self.compiled_shapes.is_full and not was_full:
-            self.on_event("warning", {"text": TOO_MANY_SHAPES})
-        return batch, stance
 
     def _update_weights(self, learning_rate: float) -> None:
         """Clips the gradients and updates the weights."""
