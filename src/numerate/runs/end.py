@@ -7,6 +7,7 @@ if its lock is held, so no file says that.
 import os
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -16,7 +17,8 @@ from numerate.errors import OperationalError, UserError
 from numerate.records.reading import damage_message
 from numerate.records.schema import Count, Fraction, Loss, NonNegative, NonNegativeLoss, restore_numbers
 from numerate.runs.engines.engine import Failure, FailureKind
-from numerate.training import disk
+from numerate.runs.engines.failures import failure_to_record
+from numerate.training import checkpoint, disk
 from numerate.training.run_folder import RunFolder
 
 END_FILE = "end.json"
@@ -94,13 +96,6 @@ class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
         seconds = round(max(0.0, seconds), 3)
         return cls(status=status, key=key, ended=ended, seconds=seconds, host=host, pid=os.getpid(), **entries)
 
-    @classmethod
-    def of_failure(cls, failure: Failure, *, key: str, seconds: float) -> "End":
-        """The end of a run that failed."""
-        trace = None if failure.traceback is None else _utf8(failure.traceback)
-        entries = {"kind": failure.kind, "error": _utf8(failure.text), "traceback": trace}
-        return cls.now("failed", key=key, seconds=seconds, **entries)
-
     def is_done(self, key: str) -> bool:
         """Whether the run is trained and evaluated as a recipe with this content key asks for. A run that reached
         `training.minutes` is not: the same command resumes it."""
@@ -133,18 +128,51 @@ def write_end(folder: RunFolder, end: End) -> None:
     folder.write(END_FILE, msgspec.json.encode(disk.to_plain_data(msgspec.to_builtins(end), finite=True)))
 
 
-def record_failure(folder: RunFolder, end: End) -> End:
-    """Writes how a run failed, under its lock, unless it is done by now; returns how it ended.
+class Ending:
+    """The work on a run, up to how it ended: measures the seconds of all its sessions, and writes its `end.json`.
 
-    Raises `LockedError` if another process is at the run.
+        with Ending(folder, key) as ending:
+            ending.write("done", results=results)
+
+    An exception in the block is written as the failure of the run, and goes no further, unless it is not the run's own:
+    see `failure_to_record`. A stop is raised. `end` is what was written.
     """
-    disk.make_folder(folder.path)
-    with folder.lock("ending"):
-        now = read_end(folder.path)
-        if now is not None and now.is_done(end.key):
+
+    def __init__(self, folder: RunFolder, key: str) -> None:
+        self.folder, self.key = folder, key
+        self.end: End | None = None
+        self._start_time = time.monotonic() - checkpoint.last_state(folder.checkpoints).get("seconds", 0.0)
+
+    def __enter__(self) -> "Ending":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, Exception):
+            self.fail(error)
+        return isinstance(error, Exception)
+
+    def write(self, status: Literal["done", "stopped"], *, results: Mapping[str, Any] | None = None) -> End:
+        """Writes that the run is done or stopped, under its lock. Raises `LockedError` if another process is at it."""
+        return self._write(status, results=results)
+
+    def fail(self, error: Exception | Failure) -> End:
+        """Writes how the run failed, under its lock, unless it is done by now; returns how it ended.
+
+        Raises `LockedError` if another process is at the run, and an error that is not the run's own again.
+        """
+        failure = error if isinstance(error, Failure) else failure_to_record(error)
+        trace = None if failure.traceback is None else _utf8(failure.traceback)
+        return self._write("failed", kind=failure.kind, error=_utf8(failure.text), traceback=trace)
+
+    def _write(self, status: Literal["done", "failed", "stopped"], **entries: Any) -> End:
+        disk.make_folder(self.folder.path)
+        with self.folder.lock("ending"):
+            now = read_end(self.folder.path) if status == "failed" else None
+            if now is None or not now.is_done(self.key):
+                now = End.now(status, key=self.key, seconds=time.monotonic() - self._start_time, **entries)
+                write_end(self.folder, now)
+            self.end = now
             return now
-        write_end(folder, end)
-        return end
 
 
 def clear_end(folder: RunFolder, failed_key: str | None = None) -> None:

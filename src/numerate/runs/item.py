@@ -1,10 +1,9 @@
 """The work on one run of a study: it is trained, evaluated and reported as far as necessary, and its end is written."""
 
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ from numerate.config import from_tree
 from numerate.evaluation.answer_metrics import own_scores
 from numerate.evaluation.evaluator import resolve_grid
 from numerate.reports.evaluation_results import Results
-from numerate.runs.end import End, read_end, record_failure, write_end
-from numerate.runs.engines.failures import failure_to_record
+from numerate.runs.end import Ending, read_end
 from numerate.runs.engines.worker import current_stop
+from numerate.runs.run import Run
 from numerate.runs.tracking import track_results
 from numerate.runs.train import TrainedRun, train
-from numerate.training import checkpoint
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 
@@ -72,9 +70,6 @@ class MakeRun:
         return messages
 
     def _make(self, item: RunItem, on_message: Callable[[str], None]) -> None:
-        folder = RunFolder(Path(self.runs_dir) / item.run)
-        start_time = time.monotonic() - checkpoint.last_state(folder.checkpoints).get("seconds", 0.0)
-
         def on_record(kind: str, record: Mapping[str, Any]) -> None:
             if kind == "evaluation" and "perplexity" in record:
                 text = f"validation loss {record['loss']:.4g}, perplexity {record['perplexity']:.4g}"
@@ -82,25 +77,21 @@ class MakeRun:
             elif kind == "evaluation" and record["split"] == "validation":
                 on_message(f"{item.name} step {record['step']}: {record['exact_match']:.1%} correct in distribution")
 
-        try:
-            with ExitStack() as lock:  # it is evaluated under its lock, too, so that nobody else does the same
-                recipe = from_tree(item.tree, Path(self.working_directory) / "study", expected_class=Recipe)
-                trained = train(
-                    recipe,
-                    runs_dir=self.runs_dir,
-                    quiet=True,
-                    on_record=on_record,
-                    on_message=on_message,
-                    stop=current_stop(),
-                    command=self.command,
-                )
-                lock.enter_context(trained.run.folder.lock("evaluation"))
-                results = evaluate_trained(trained, recipe)
-                seconds = time.monotonic() - start_time
-                write_end(folder, End.now("done", key=item.key, seconds=seconds, results=results))
-        except Exception as error:
-            failure, seconds = failure_to_record(error), time.monotonic() - start_time
-            record_failure(folder, End.of_failure(failure, key=item.key, seconds=seconds))
+        folder = RunFolder(Path(self.runs_dir) / item.run)
+        with Ending(folder, item.key) as ending:
+            recipe = from_tree(item.tree, Path(self.working_directory) / "study", expected_class=Recipe)
+            trained = train(
+                recipe,
+                runs_dir=self.runs_dir,
+                quiet=True,
+                on_record=on_record,
+                on_message=on_message,
+                stop=current_stop(),
+                command=self.command,
+            )
+            with folder.lock("evaluation"):  # so that nobody else does the same
+                results = evaluate_trained(replace(trained, run=Run(folder)), recipe)
+                ending.write("done", results=results)
 
 
 def evaluate_trained(trained: TrainedRun, recipe: Recipe) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from numerate.errors import OperationalError, UserError, pluralize
-from numerate.runs.end import End, clear_end, read_end, record_failure
+from numerate.runs.end import End, Ending, clear_end, read_end
 from numerate.runs.engines.engine import Engine, Failure
 from numerate.runs.item import MakeRun, RunItem
 from numerate.runs.status import RunState, StudyStatus, read_running, read_states
@@ -121,7 +121,7 @@ class StudyRunner:
             end = read_end(self.folder.runs_dir / run.run)
             if end is None or not (end.is_done(run.key) or end.is_failed(run.key)):
                 is_own = failure is None or not failure.is_transient or kind == "died"
-                end = self._write_failure(run, failure, outcome.seconds) if is_own else None
+                end = self._write_failure(run, failure) if is_own else None
             if end is not None:
                 self._finish(run, end, progress)
             elif failure is not None and kind in ("stopped", "not started", "disk full"):
@@ -132,20 +132,19 @@ class StudyRunner:
                 self._stop_disk_full(failure.text, progress)
         return busy
 
-    def _write_failure(self, run: StudyRun, failure: Failure | None, seconds: float) -> End | None:
+    def _write_failure(self, run: StudyRun, failure: Failure | None) -> End | None:
         """Writes that a run failed whose worker could not: it died, took too long, or had no memory. None if another
         process is at the run by now."""
         folder = RunFolder(self.folder.runs_dir / run.run)
         text = f"its worker finished, but {folder.path} does not say so; all workers must share this folder"
         failure = failure or Failure("operational error", text)
         failure = replace(failure, text=failure.text.removesuffix("; the same command resumes"))
-        end = End.of_failure(failure, key=run.key, seconds=seconds)
         try:
-            return record_failure(folder, end)
+            return Ending(folder, run.key).fail(failure)
         except LockedError:
             return None
         except (OperationalError, UserError):  # a full disk, a folder of somebody else: it is said by this command
-            return end
+            return End.now("failed", key=run.key, seconds=0.0, kind=failure.kind, error=failure.text)
 
     def _finish(self, run: StudyRun, end: End, progress: "StudyProgress") -> None:
         self.ends[run.run] = end

@@ -8,7 +8,6 @@ their runs: see `numerate.runs.trials`. So an interrupted search proposes what a
 commands, on several machines, share the trials of one folder.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -19,11 +18,11 @@ import torch
 
 from numerate.config import refuse_while_loading, to_tree
 from numerate.errors import OperationalError, UserError, check_choice, check_positive
-from numerate.runs.end import End, record_failure, write_end
+from numerate.runs.end import Ending
 from numerate.runs.engines.engine import Engine, Failure
 from numerate.runs.engines.in_process import InProcess
 from numerate.runs.engines.local import Local
-from numerate.runs.engines.worker import current_stop, failure_to_record
+from numerate.runs.engines.worker import current_stop
 from numerate.runs.item import training_results
 from numerate.runs.sampling import importances, is_pruned, load_optuna, next_point
 from numerate.runs.searched import SearchResult, print_new
@@ -31,8 +30,8 @@ from numerate.runs.space import Space
 from numerate.runs.study_folder import RequestedRun, StudyFolder
 from numerate.runs.train import train
 from numerate.runs.trials import Metric, Pruner, Sampler, Search, Trial, TrialRun, open_search, run_result
-from numerate.training import checkpoint, provenance
-from numerate.training.lock import Lock, LockedError
+from numerate.training import provenance
+from numerate.training.lock import LockedError
 from numerate.training.progress import ProgressBar
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import resolve_runs_dir
@@ -40,7 +39,6 @@ from numerate.training.stopping import Stop
 
 _NUM_TRIALS = 30
 _MAX_SAME_FAILURES = 3  # identical failures, without any other result, after which no more trials are started
-_DEATH_SECONDS = 1.0  # until a killed process has released its locks
 
 
 def search(
@@ -155,9 +153,8 @@ class TrainTrial:
 
     def _train(self, trial: Trial, run: TrialRun) -> bool:
         """Trains a run and writes how it ended. Returns whether the trial continues with its next run."""
-        start_time = time.monotonic() - checkpoint.last_state(run.folder.checkpoints).get("seconds", 0.0)
         stop = _TrialStop(self.search, trial, can_prune=run is trial.runs[0])
-        try:
+        with Ending(run.folder, run.key) as ending:
             trained = train(
                 run.recipe,
                 runs_dir=self.search.path.parent,
@@ -172,13 +169,8 @@ class TrainTrial:
                 advice = "a larger budget or a smaller training.evaluate_every="
                 raise UserError(f"training: ended before any evaluation; {advice}")
             results = training_results(trained, run.recipe) | ({"stop_reason": "pruned"} if stop.is_pruned else {})
-            end = End.now("done", key=run.key, seconds=time.monotonic() - start_time, results=results)
-            with run.folder.lock("search"):
-                write_end(run.folder, end)
-        except Exception as error:
-            failure, seconds = failure_to_record(error), time.monotonic() - start_time
-            end = record_failure(run.folder, End.of_failure(failure, key=run.key, seconds=seconds))
-        return end.status == "done" and not stop.is_pruned
+            ending.write("done", results=results)
+        return ending.end is not None and ending.end.status == "done" and not stop.is_pruned
 
 
 def _write_study(search: Search, trials: Sequence[Trial]) -> None:
@@ -247,9 +239,8 @@ def _handle_failure(search: Search, number: int, failure: Failure) -> None:
     trial = next((trial for trial in search.trials() if trial.number == number), None)
     if failure.kind in ("died", "out of memory", "timeout") and trial is not None:
         for run in [run for run in trial.runs if run.end() is None][:1]:
-            with suppress(LockedError), Lock(run.folder.path / "lock").hold("search", timeout=_DEATH_SECONDS):
-                seconds = checkpoint.last_state(run.folder.checkpoints).get("seconds", 0.0)
-                write_end(run.folder, End.of_failure(failure, key=run.key, seconds=seconds))
+            with suppress(LockedError):
+                Ending(run.folder, run.key).fail(failure)
     elif failure.kind not in ("busy", "stopped", "not started"):
         raise failure.to_error()
 

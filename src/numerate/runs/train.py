@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -14,8 +14,7 @@ from numerate.integrations import trackers
 from numerate.recipes.papers import PAPERS
 from numerate.recipes.study import content_key
 from numerate.records.heads import read_metrics
-from numerate.runs.end import End, clear_end, write_end
-from numerate.runs.engines.failures import failure_to_record
+from numerate.runs.end import Ending, clear_end
 from numerate.runs.initial_weights import find_initial_checkpoint, initial_run
 from numerate.runs.out_of_memory import explained_out_of_memory
 from numerate.runs.run import Run
@@ -105,7 +104,8 @@ class TrainingSession:
         self.on_record, self.on_message = on_record, on_message
         self._exit_stack = contextlib.ExitStack()
         self._progress: ProgressBar | None = None
-        self._precision_note, self._has_started = "", False
+        self._precision_note = ""
+        self._ending: Ending | None = None
         source = initial_run(recipe, runs)
         if source is not None:
             recipe = replace(recipe, init_from=source.id)
@@ -144,19 +144,10 @@ class TrainingSession:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Writes how the session ended, if it failed, and closes the folder's lock, the log and the trackers."""
-        if error is not None and self._has_started:
-            self._write_end("stopped", error)
+        if error is not None and self._ending is not None:
+            with contextlib.suppress(Exception):  # the same command resumes after a full disk, or without memory left
+                self._ending.fail(error) if isinstance(error, Exception) else self._ending.write("stopped")
         self._exit_stack.close()
-
-    def _write_end(self, status: Literal["done", "stopped"], error: BaseException | None = None) -> None:
-        """Writes that training is done or stopped, or failed by an error; not one after which the same command resumes:
-        a full disk, or no memory left."""
-        key, seconds = content_key(self.recipe), checkpoint.last_state(self.folder.checkpoints).get("seconds", 0.0)
-        if isinstance(error, Exception):
-            with contextlib.suppress(Exception):
-                write_end(self.folder, End.of_failure(failure_to_record(error), key=key, seconds=seconds))
-        else:
-            write_end(self.folder, End.now(status, key=key, seconds=seconds))
 
     @property
     def folder(self) -> RunFolder:
@@ -187,7 +178,7 @@ class TrainingSession:
             return False
         if is_main_process:
             clear_end(self.folder)
-            self._has_started = True
+            self._ending = Ending(self.folder, content_key(self.recipe))
             self._record_start()
             if self._precision_note:
                 self._print_message(self._precision_note)
@@ -215,8 +206,9 @@ class TrainingSession:
                 ended={"stop_reason": outcome.stop_reason, **used},
                 best={**best, "metric": state.best_metric},
             )
-            self._write_end("stopped" if outcome.stop_reason in ("stopped", "minutes") else "done")
-            self._has_started = False
+            assert self._ending is not None
+            self._ending.write("stopped" if outcome.stop_reason in ("stopped", "minutes") else "done")
+            self._ending = None
         self._exit_stack.close()
         self._print_message(
             f"{path}: {state.step:,} steps, {state.examples:,} examples, {state.tokens:,} tokens, "

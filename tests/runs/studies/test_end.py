@@ -1,5 +1,6 @@
 """How a run ended is written in its folder, believed only as it was written, and gone while it runs again."""
 
+import errno
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +12,8 @@ import pytest
 from numerate.config import override
 from numerate.errors import OperationalError, UserError
 from numerate.recipes.study import content_key
-from numerate.runs.end import End, clear_end, read_end, record_failure, write_end
+from numerate.runs.end import End, Ending, clear_end, read_end, write_end
+from numerate.runs.engines.engine import Failure
 from numerate.runs.train import train
 from numerate.training.lock import LockedError
 from numerate.training.recipe import Recipe
@@ -39,15 +41,26 @@ def test_an_end_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_failure_is_recorded_under_the_lock_of_the_run_and_replaces_nothing_that_is_done(tmp_path: Path) -> None:
     folder, other = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
-    failed = End.now("failed", key="k", seconds=0.0, kind="error", error="no")
-    assert record_failure(folder, failed) == failed == read_end(folder.path)
+    with Ending(folder, "k"):
+        raise UserError("no")
+    failed = read_end(folder.path)
+    assert failed is not None
+    assert (failed.status, failed.kind, failed.error) == ("failed", "user error", "no")
     with other.lock(), pytest.raises(LockedError, match="is being written by process"):
-        record_failure(folder, failed)
-    done = End.now("done", key="k", seconds=2.5, results=DONE)
-    write_end(folder, done)
-    assert record_failure(folder, failed) == done == read_end(folder.path), "another command was quicker"
+        Ending(folder, "k").fail(Failure("died", "its worker died"))
+    done = Ending(folder, "k").write("done", results=DONE)
+    assert Ending(folder, "k").fail(UserError("no")) == done == read_end(folder.path), "another command was quicker"
     clear_end(folder, "k")
     assert read_end(folder.path) == done, "it did not fail"
+
+
+@pytest.mark.parametrize(
+    "error", [LockedError("no"), MemoryError(), OSError(errno.ENOSPC, "full"), KeyboardInterrupt()]
+)
+def test_an_error_that_is_not_of_the_run_is_raised_and_not_written(error: BaseException, tmp_path: Path) -> None:
+    with pytest.raises(type(error)), Ending(RunFolder(tmp_path / "run"), "k"):
+        raise error
+    assert read_end(tmp_path / "run") is None
 
 
 def test_only_what_was_evaluated_for_this_key_and_not_cut_short_is_done() -> None:
