@@ -390,7 +390,8 @@ def test_its_strata_have_questions_of_their_sizes(any_generated_task: Task) -> N
 
 
 def test_a_recipe_trains_and_resumes_exactly(any_recipe: Callable[[], Recipe], tmp_path: Path) -> None:
-    from numerate.runs.train import debug, train
+    from numerate.recipes.preset import debug
+    from numerate.runs.train import train
     from numerate.training.checkpoint import step_folder
 
     settings = ["training.steps=4", "training.checkpoint_every=2", "training.threads=1", "device=cpu"]

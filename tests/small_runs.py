@@ -72,6 +72,12 @@ def metrics(made: TrainedRun) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (made.run.path / "metrics.jsonl").read_text().splitlines()]
 
 
+def best_step(run: Run) -> dict[str, Any]:
+    """The best step so far, as the last checkpoint knows it."""
+    progress = run.checkpoints("final")[0].state["progress"]
+    return {"step": progress["best"], **{name: progress[f"best_{name}"] for name in ("score", "split", "metric")}}
+
+
 def tensors(run: Run | TrainedRun, name: str = "final") -> dict[str, dict[str, torch.Tensor]]:
     """The weights and moments of a checkpoint."""
     (found,) = (run.run if isinstance(run, TrainedRun) else run).checkpoints(name)

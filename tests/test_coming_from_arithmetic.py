@@ -9,7 +9,8 @@ import numerate
 from numerate.config import override
 from numerate.evaluation.grid import Grid
 from numerate.recipes.abacus import ROWS
-from numerate.runs.train import debug, train
+from numerate.recipes.preset import debug
+from numerate.runs.train import train
 from numerate.tasks.arithmetic import Arithmetic
 from pages import Page, in_small, run_here, stand_in
 

@@ -8,7 +8,8 @@ import torch
 import numerate
 from numerate.config import override
 from numerate.published.counting_names import published_tasks
-from numerate.runs.train import debug, train
+from numerate.recipes.preset import debug
+from numerate.runs.train import train
 from pages import Page, in_small, run_here, stand_in, told
 
 torch.set_num_threads(1)

@@ -14,7 +14,8 @@ from numerate.catalogue import parts_by_kind
 from numerate.config import override
 from numerate.evaluation.evaluator import EvaluationData
 from numerate.published.tiny_names import RUNS
-from numerate.runs.train import debug, train
+from numerate.recipes.preset import debug
+from numerate.runs.train import train
 from numerate.tasks.folders import corpora_folder
 from numerate.text.data.documents import detect_file_span
 from numerate.text.data.prepared import prepare, prepare_texts

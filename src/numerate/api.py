@@ -6,12 +6,12 @@ from typing import Any
 
 from numerate.errors import UserError
 from numerate.recipes.naming import load_recipe, with_settings
+from numerate.recipes.preset import debug
 from numerate.recipes.study import Study as Study
 from numerate.runs.run import Run as Run
 from numerate.runs.run import load as load
 from numerate.runs.search import search as search
 from numerate.runs.study import run_study as run_study
-from numerate.runs.train import debug
 from numerate.runs.train import train as train_in_folder
 from numerate.training.recipe import Recipe as Recipe
 

@@ -19,7 +19,7 @@ from numerate.positions.bias import FIRE
 from numerate.positions.position_ids import DigitIndex, RandomSubset
 from numerate.positions.rotary import Rotary
 from numerate.recipes.abacus import ROWS
-from numerate.runs.train import debug
+from numerate.recipes.preset import debug
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.number_formats import Digits
 from numerate.training.recipe import Recipe

@@ -21,7 +21,7 @@ from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
 from numerate.recipes.hugging_face import finetuning_recipe
 from numerate.runs.pretrained_run import pretrained_run
-from numerate.runs.trial import check_recipe
+from numerate.runs.trial import dry_run
 from numerate.tasks.plain import plain_examples
 from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.text.models.pretrained_weights import build_untrained
@@ -191,9 +191,9 @@ def test_long_questions_and_answers_fit_into_few_positions_by_default(tmp_path: 
     assert finetuning_recipe(base, ["task.digits=9"]).tokenizer == base.tokenizer
     fitting = finetuning_recipe(base, [task, NUM_FEWSHOT.format(1)])
     assert fitting.tokenizer == replace(base.tokenizer, max_length=255)  # type: ignore[type-var]
-    check_recipe(fitting)
+    dry_run(fitting, num_timed_steps=0)
     with pytest.raises(UserError, match=r"model: 1024 tokens are more than the 512 position .*tokenizer\.max_length"):
-        check_recipe(finetuning_recipe(base, [task, "tokenizer.max_length=512"]))
+        dry_run(finetuning_recipe(base, [task, "tokenizer.max_length=512"]), num_timed_steps=0)
     with pytest.raises(UserError, match=r"num_fewshot: must be less than 1: the longest prompt has .* the 255 tokens"):
         pretrained_run(fitting, runs_dir=tmp_path).evaluate(count=1)
 

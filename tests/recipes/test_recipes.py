@@ -15,7 +15,8 @@ from numerate.evaluation.evaluator import parse_grid
 from numerate.evaluation.grid import Grid
 from numerate.recipes import abacus, inductive_counting, number_loss, papers
 from numerate.recipes.papers import BIBTEX_BY_LINK, PAPERS
-from numerate.runs.train import debug, train
+from numerate.recipes.preset import debug
+from numerate.runs.train import train
 from numerate.text.models.t5 import T5
 from numerate.training.recipe import Recipe
 

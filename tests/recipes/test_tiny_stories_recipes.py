@@ -20,13 +20,13 @@ from numerate.published.tiny_names import RUNS
 from numerate.recipes.dual_attention import CONTROLS, family
 from numerate.recipes.dual_attention_paper import matched_transformer
 from numerate.recipes.papers import PAPERS
+from numerate.recipes.preset import debug
 from numerate.recipes.tiny_stories_controls import (
     match_transformer,
     num_parameters,
     step_flops,
     without_relational_heads,
 )
-from numerate.runs.trial import debug
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.text.tokenizers.token_ids import TokenIds, build_tokenizer_vocabulary

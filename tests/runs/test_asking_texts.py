@@ -25,6 +25,7 @@ from numerate.tokenizers.layout import MaskedLM
 from numerate.tokenizers.tokenizer import Characters
 from numerate.training.objective import Supervised
 from numerate.training.recipe import Recipe, Training
+from small_runs import best_step
 
 torch.set_num_threads(1)
 
@@ -73,7 +74,7 @@ def test_a_number_head_says_its_number_and_what_cannot_decode_is_not_searched(
         objective=Supervised(XValLoss()),
     )
     run = train(numbers, runs_dir=tmp_path, quiet=True).run
-    assert run.folder.metadata()["best"]["metric"] == "loss"
+    assert best_step(run)["metric"] == "loss"
     model: Any = run.load_model()
     with torch.no_grad():
         model.hf_model["head"].bias[run.evaluation_data.vocabulary.token_to_id["[NUM]"]] += 100.0

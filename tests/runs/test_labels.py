@@ -25,6 +25,7 @@ from numerate.tokenizers.layout import TokenClassification
 from numerate.tokenizers.words import Words
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
+from small_runs import best_step
 
 PLACES = Sinusoidal(position_ids=Shifted(max_shift=8, num_eval_offsets=2))
 SMALL = Recipe(
@@ -60,7 +61,7 @@ def test_the_best_checkpoint_is_chosen_by_the_labels_of_ood_validation(trained: 
     assert sorted(ood_validation) == [6, 12, 18, 24]
     assert {line["exact_match"] for line in ood_validation.values()} == {0.0}
     assert all(0.0 <= line["ood_accuracy"] <= 1.0 for line in ood_validation.values())
-    best = trained.run.folder.metadata()["best"]
+    best = best_step(trained.run)
     highest = max(line["accuracy"] for line in ood_validation.values())
     assert ood_validation[best["step"]]["accuracy"] == highest == pytest.approx(best["score"], abs=1e-6)
     assert best["step"] == 12

@@ -15,10 +15,12 @@ from numerate.evaluation.evaluator import Evaluation
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex, Shifted
 from numerate.recipes import number_loss_small_was
+from numerate.recipes.preset import debug
 from numerate.reports.records import read_run
 from numerate.runs import trial
 from numerate.runs.run import Run
-from numerate.runs.train import debug, dry_run, train
+from numerate.runs.train import train
+from numerate.runs.trial import dry_run
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.multiplication import Multiplication
 from numerate.text.models.numformer import Numformer
@@ -316,7 +318,7 @@ def test_a_start_that_trains_nothing_leaves_the_head_alone(run: Run) -> None:
     messages: list[str] = []
     again = train(smaller, runs_dir=run.path.parent.parent, quiet=True, on_message=messages.append)
     assert again.stop_reason == "done"
-    assert "already trained to step 8, beyond this budget of 3 steps" in messages[-1]
+    assert "already trained to step 8, with a budget of 3 steps" in messages[-1]
     assert run.folder.file("recipe.yaml").read_bytes() == before
 
 
@@ -406,7 +408,7 @@ def test_a_tracker_gets_the_run_by_its_id_and_again_the_same_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from numerate.integrations import trackers
-    from numerate.runs.tracking import track_results
+    from numerate.integrations.tracked_results import track_results
 
     calls: list[tuple[str, object]] = []
 
@@ -433,7 +435,7 @@ def test_a_tracker_gets_the_run_by_its_id_and_again_the_same_one(
     run = train(tracked, runs_dir=tmp_path, quiet=True).run
     train(replace(tracked, training=replace(ADDING.training, steps=10)), runs_dir=tmp_path, quiet=True)
     run.evaluate()
-    track_results(run)
+    track_results(run.path, run.recipe)
     starts = [what for kind, what in calls if kind == "start"]
     keys = {key for key, _ in starts}  # type: ignore[misc]
     assert len(starts) == 3
@@ -442,15 +444,6 @@ def test_a_tracker_gets_the_run_by_its_id_and_again_the_same_one(
     assert [step for _, step in starts] == [0, 8, 10]  # type: ignore[misc]
     assert ("figure", b"\x89PNG") in calls
     assert ("table", "samples") in calls
-
-
-def test_the_best_step_is_known_without_an_orderly_end(run: Run) -> None:
-    with run.folder.lock():
-        run.folder.update_metadata(best=None)
-    best = Run(run.folder).evaluate("1x1", checkpoint="best").best
-    assert best is not None
-    assert best["step"] in (4, 8)
-    assert best["split"] == "ood_validation"
 
 
 def test_an_answer_with_several_tokenisations_is_decoded_and_not_computed_twice(

@@ -15,7 +15,8 @@ from numerate.api import load, recipe
 from numerate.batch import Tokens
 from numerate.errors import UserError
 from numerate.integrations.hf_export import export
-from numerate.runs.train import dry_run, train
+from numerate.runs.train import train
+from numerate.runs.trial import dry_run
 from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.text.models.t5 import T5
 from numerate.training import checkpoint

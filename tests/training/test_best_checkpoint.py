@@ -27,7 +27,7 @@ from numerate.tokenizers.layout import Seq2Seq
 from numerate.tokenizers.tokenizer import Characters
 from numerate.training.recipe import Recipe
 from numerate.training.training_state import BestStepRule, ValidationScore
-from small_runs import metrics
+from small_runs import best_step, metrics
 
 torch.set_num_threads(1)
 
@@ -88,7 +88,7 @@ def small(*more: str) -> Recipe:
 
 def best_and_lines(made: TrainedRun) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     lines = [line for line in metrics(made) if line.get("split") == "validation"]
-    return made.run.folder.metadata()["best"], lines
+    return best_step(made.run), lines
 
 
 def test_a_run_keeps_the_step_of_the_lowest_loss_and_says_so(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import small_runs
 from cases import published_case
 from numerate.batch import Batch
 from numerate.errors import UserError
-from numerate.runs.train import TrainedRun, dry_run, train
+from numerate.runs.train import TrainedRun, train
+from numerate.runs.trial import dry_run
 from numerate.training.budget import Budget, format_flops
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe, Training

@@ -9,7 +9,7 @@ def test_training_sums_imports_nothing_of_texts_no_further_architecture_and_no_c
     code = (
         "import sys\n"
         "import numerate\n"
-        "from numerate.runs.train import debug\n"
+        "from numerate.recipes.preset import debug\n"
         "recipe = debug(numerate.recipe('addition_abacus', 'training.steps=2', 'evaluation.examples_per_cell=2'))\n"
         "numerate.train(recipe, runs_dir=sys.argv[1], quiet=True)\n"
         "shelf = ('numerate.text', 'numerate.architectures')\n"

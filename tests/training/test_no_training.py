@@ -65,7 +65,7 @@ def test_the_command_trains_nothing_and_evaluates(
     assert main(["evaluate", "latest", "grid=1:2x1:2", "count=2"]) == 0
     assert "final checkpoint, step 0" in capsys.readouterr().out
     assert main(["train", "addition_abacus", *small_runs.SMALL.split(), *OWN.split(), *NONE]) == 0
-    assert "already trained to its budget of 0 steps" in capsys.readouterr().err
+    assert "already trained to step 0, with a budget of 0 steps" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("schedule", sorted(parts_by_kind()["Schedule"]))

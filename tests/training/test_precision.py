@@ -1,7 +1,6 @@
 """Promises of `training.precision=auto`: bf16 where a device has it, one id everywhere, no change within a run."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ import torch
 from numerate.config import identity
 from numerate.errors import UserError
 from numerate.runs import train as training_session
-from numerate.training import checkpoint, preflight
+from numerate.training import preflight, trainer
 from numerate.training.precision import resolve_precision
 from small_runs import small
 
@@ -39,21 +38,13 @@ def test_auto_has_one_id_on_every_device_and_a_stated_precision_another() -> Non
 
 
 def test_a_run_keeps_the_precision_that_it_started_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def trained(*settings: str) -> tuple[Any, list[str]]:
-        said: list[str] = []
-        done = training_session.train(small(RUN, *settings), runs_dir=tmp_path, quiet=True, on_message=said.append)
-        saved, _ = checkpoint.latest_valid(done.run.path / "checkpoints")
-        assert saved is not None
-        return saved.state["precision"], [text for text in said if text.startswith("precision")]
+    def trained(*settings: str) -> tuple[str, str]:
+        run = training_session.train(small(RUN, *settings), runs_dir=tmp_path, quiet=True).run
+        return run.checkpoints("final")[0].state["precision"], run.folder.metadata()["precision"]
 
     with monkeypatch.context() as on_a_gpu:
-        on_a_gpu.setattr(
-            training_session, "resolve_precision", lambda stated, _: "bf16" if stated == "auto" else stated
-        )
-        assert trained("training.steps=1") == (
-            "bf16",
-            ["precision: bf16, which this device supports; training.precision=fp32 for float32"],
-        )
-    assert trained("training.steps=2") == ("bf16", ["precision: bf16, with which this run was started"])
-    assert trained("training.steps=1", "training.precision=fp32") == ("fp32", [])
-    assert trained("training.steps=1", "seed=1") == ("fp32", [])
+        on_a_gpu.setattr(trainer, "resolve_precision", lambda stated, _: "bf16" if stated == "auto" else stated)
+        assert trained("training.steps=1") == ("bf16", "bf16")
+    assert trained("training.steps=2") == ("bf16", "bf16"), "resumed on a device that would choose another"
+    assert trained("training.steps=1", "training.precision=fp32") == ("fp32", "fp32")
+    assert trained("training.steps=1", "seed=1") == ("fp32", "fp32")

@@ -26,8 +26,9 @@ from numerate.positions.added import Learned, Scalar
 from numerate.positions.bias import FIRE
 from numerate.positions.position_ids import DigitIndex, Shifted, Zooming
 from numerate.positions.rotary import Rotary
+from numerate.recipes.preset import debug
 from numerate.runs.run import Run
-from numerate.runs.train import TrainedRun, debug, train
+from numerate.runs.train import TrainedRun, train
 from numerate.text.models.t5 import T5
 from numerate.training.distributed import World
 from numerate.training.objective import Objective, Progressive, Supervised

@@ -21,8 +21,8 @@ import torch
 
 import numerate
 from cases import CASES
+from numerate.recipes.preset import debug
 from numerate.records.reading import FORMAT
-from numerate.runs.trial import debug
 from numerate.text.data.corpora import write_corpus
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 from numerate.training import checkpoint

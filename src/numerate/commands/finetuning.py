@@ -13,9 +13,8 @@ from numerate.recipes.hugging_face import finetuning_recipe, untrained_recipe
 from numerate.recipes.naming import load_recipe
 from numerate.reports.evaluation_results import text_notes
 from numerate.runs.pretrained_run import pretrained_run
-from numerate.runs.train import dry_run as estimate_training
 from numerate.runs.train import train
-from numerate.runs.trial import check_recipe
+from numerate.runs.trial import dry_run as estimate_training
 
 
 def finetune(
@@ -44,7 +43,7 @@ def finetune(
             print(f"{recipe.title} seed={recipe.seed}\n{estimate_training(recipe)}")
         return 0
     for recipe in recipes:
-        check_recipe(recipe)  # before an evaluation that may take hours
+        estimate_training(recipe, num_timed_steps=0)  # before an evaluation that may take hours
     before = pretrained_run(untrained, runs_dir=runs_dir)
     notes = text_notes(evaluate_with_progress(before, predictions=True).regions())
     paths = [str(before.path)]

@@ -11,7 +11,9 @@ from numerate.config import expand_sweep, override
 from numerate.evaluation.labels import Metric
 from numerate.evaluation.statistics import wilson_interval
 from numerate.integrations import hf_export
+from numerate.integrations.tracked_results import track_results
 from numerate.recipes.naming import load_recipe, with_settings
+from numerate.recipes.preset import debug
 from numerate.reports.evaluation_results import Results, cells_by_title
 from numerate.reports.figure import HeatMap, heat_maps
 from numerate.reports.grid import (
@@ -30,10 +32,8 @@ from numerate.runs.engines.engine import Engine
 from numerate.runs.initial_weights import initial_run
 from numerate.runs.run import Run, load
 from numerate.runs.shards import check_no_shard
-from numerate.runs.tracking import track_results
-from numerate.runs.train import debug
-from numerate.runs.train import dry_run as estimate_training
 from numerate.runs.train import train as train_recipe
+from numerate.runs.trial import dry_run as estimate_training
 from numerate.terminal import output_width, print_wrapped
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import resolve_runs_dir
@@ -107,7 +107,7 @@ def _evaluate(run: Run, engine: Engine | None, dry_run: bool, options: dict[str,
         if "shard" in options:
             print_wrapped(f"\nshard {options['shard']}; `numerate evaluate` without shard= merges all finished shards")
         else:
-            track_results(run)
+            track_results(run.path, run.recipe)
 
 
 def report(address: str, *, runs_dir: str | None = None) -> None:

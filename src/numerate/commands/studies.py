@@ -11,6 +11,7 @@ from numerate.commands.results import results
 from numerate.commands.runs import sweep
 from numerate.errors import UserError
 from numerate.recipes.naming import load_recipe, load_recipe_or_study
+from numerate.recipes.preset import debug
 from numerate.recipes.study import Study
 from numerate.reports.compare import comparison_text, read_comparison
 from numerate.reports.terminal_writer import TerminalStyle
@@ -21,7 +22,6 @@ from numerate.runs.search import search as search_recipe
 from numerate.runs.status import MAX_SHOWN_FAILURES
 from numerate.runs.study import preview_study, run_study
 from numerate.runs.study_folder import StudyFolder
-from numerate.runs.train import debug
 from numerate.terminal import output_width, print_wrapped
 from numerate.training.run_folder import resolve_runs_dir
 

@@ -15,9 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numerate.errors import UserError, check_choice
+
+if TYPE_CHECKING:
+    from numerate.training.recipe import Recipe
 
 Record = Mapping[str, Any]
 
@@ -297,6 +300,13 @@ def make_trackers(
             )
         trackers[name.lower()] = tracker_class(settings or TrackerSettings())
     return Trackers(trackers, warn or _to_stderr)
+
+
+def recipe_trackers(recipe: "Recipe", warn: Callable[[str], None] | None = None) -> Trackers:
+    """The trackers of a recipe, as `make_trackers`."""
+    tracking = recipe.tracking
+    settings = TrackerSettings(tracking.project, tracking.entity, recipe.group, tracking.tags)
+    return make_trackers(recipe.trackers, settings, warn)
 
 
 def scalar_metrics(record: Record) -> dict[str, float]:

@@ -7,40 +7,27 @@ from numerate.config import identity
 from numerate.errors import UserError
 from numerate.models.strict_weights import match_state_dict
 from numerate.runs.run import Run
-from numerate.training import checkpoint
+from numerate.training.checkpoint import Checkpoint
 from numerate.training.finding import find_run
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 from numerate.training.trainer import Trainer
 
 
-def find_initial_checkpoint(source: RunFolder, recorded_path: str | None, trainer: Trainer) -> checkpoint.Checkpoint:
-    """The checkpoint whose weights a run starts from: that at `recorded_path`, if an earlier session of the run chose
-    one, otherwise the last one of `source`. Raises `UserError` if there is none, or if it is of another model or
-    vocabulary."""
-    if recorded_path is None:
-        _check_same_vocabulary(Run(source), trainer)
-        found = Run(source).checkpoints("final")[0]
-    elif Path(recorded_path).is_dir():
-        found = checkpoint.read_checkpoint(Path(recorded_path))
-    else:
+def find_initial_checkpoint(source: RunFolder, trainer: Trainer) -> Checkpoint:
+    """The last checkpoint of `source`, whose weights a run starts from. Raises `UserError` if there is none, or if it
+    is of another model or vocabulary, in which token ids have other meanings."""
+    run = Run(source)
+    theirs, own = run.evaluation_data.vocabulary.tokens, trainer.evaluation_data.vocabulary.tokens
+    if theirs != own:
+        task, their_task = type(trainer.recipe.task).__name__, type(run.recipe.task).__name__
         raise UserError(
-            f"init_from: {recorded_path}, from which this run was initialized, no longer exists; another seed= starts "
-            "a new run"
+            f"init_from: {source.path} must have the vocabulary of this run ({task}, {len(own)} tokens), "
+            f"not that of {their_task} ({len(theirs)} tokens)"
         )
+    found = run.checkpoints("final")[0]
     match_state_dict(trainer.model, found.read(only=["weights"])["weights"], f"init_from: {found.path}")
     return found
-
-
-def _check_same_vocabulary(source: Run, trainer: Trainer) -> None:
-    """The token ids of a run of another task have other meanings."""
-    source_symbols, symbols = source.evaluation_data.vocabulary.tokens, trainer.evaluation_data.vocabulary.tokens
-    if source_symbols != symbols:
-        kinds = [type(recipe.task).__name__ for recipe in (source.recipe, trainer.recipe)]
-        raise UserError(
-            f"init_from: {source.path} must have the vocabulary of this run ({kinds[1]}, {len(symbols)} tokens), "
-            f"not that of {kinds[0]} ({len(source_symbols)} tokens); tokenizer.vocabulary= can set a common one"
-        )
 
 
 def initial_run(recipe: Recipe, runs: Path) -> RunFolder | None:
@@ -55,8 +42,7 @@ def initial_run(recipe: Recipe, runs: Path) -> RunFolder | None:
         source = find_run(recipe.init_from, runs)
     except UserError as error:
         raise UserError(f"init_from: {error}") from error
-    if recipe.init_from == "latest":
-        initial_run_id = source.metadata()["recipe"].get("init_from")
-        if initial_run_id is not None and identity(replace(recipe, init_from=initial_run_id)) == source.id:
-            return find_run(initial_run_id, runs)
+    earlier = source.metadata()["recipe"].get("init_from") if recipe.init_from == "latest" else None
+    if earlier is not None and identity(replace(recipe, init_from=earlier)) == source.id:
+        return find_run(earlier, runs)
     return source

@@ -10,11 +10,11 @@ from typing import Any
 from numerate.config import from_tree
 from numerate.evaluation.answer_metrics import own_scores
 from numerate.evaluation.evaluator import resolve_grid
+from numerate.integrations.tracked_results import track_results
 from numerate.reports.evaluation_results import Results
 from numerate.runs.end import Ending, read_end
 from numerate.runs.engines.worker import current_stop
 from numerate.runs.run import Run
-from numerate.runs.tracking import track_results
 from numerate.runs.train import TrainedRun, train
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
@@ -114,7 +114,7 @@ def evaluate_trained(trained: TrainedRun, recipe: Recipe) -> dict[str, Any]:
         grid = None if evaluation.grid is None else str(resolve_grid(recipe.task, evaluation.grid))
         results_by_checkpoint[name] = run.evaluate(grid, count=count, checkpoint=name, on_progress=on_progress)
     run.report()
-    track_results(run)
+    track_results(run.path, run.recipe)
     regions = {name: region_summaries(results) for name, results in results_by_checkpoint.items()}
     return training_results(trained, recipe) | regions
 

@@ -1,10 +1,8 @@
-"""Dry runs: the estimated cost of training a recipe, and a small debug version of it."""
+"""Dry runs: the estimated cost of training a recipe."""
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -27,14 +25,11 @@ MAX_TIMED_PARAMETERS = 500_000_000
 
 @dataclass(frozen=True)
 class TrainingEstimate:
-    """Estimated cost of training, printed by `--dry-run`.
+    """Estimated cost of training, printed by `--dry-run`; FLOPs include padding, and tokens do not.
 
-    `memory_bytes` is in bytes (weights, and gradients and two moments of those that are trained, in float32),
-    `flops_per_step` in floating-point operations of one full step (forward and backward, padding included),
-    `total_flops` those of all `num_steps`, which take `num_examples` examples with `num_tokens` tokens (padding
-    excluded, estimated from the first batches); `first_batch_shape` is the number of
-    rows and tokens of the first step, including those of an encoder, `first_batch_targets` the number of target
-    tokens. `seconds_per_step` is None for a model that is too large to time here.
+    `memory_bytes` is that of weights, and of gradients and two moments of those that are trained, in float32. The shape
+    of the first batch is its number of rows and tokens, including those of an encoder. `seconds_per_step` is None for a
+    model that is too large to time here.
     """
 
     num_parameters: int
@@ -50,162 +45,79 @@ class TrainingEstimate:
     passes: str = ""
 
     def __str__(self) -> str:
-        rows, time = self.first_batch_shape
-        sizes = [f"{self.num_steps:,} steps", f"{self.num_examples:,} examples", f"about {self.num_tokens:,} tokens"]
-        budget = ", ".join(filter(None, [*sizes, self.passes]))
-        return "\n".join(
-            [
-                f"parameters        {self.num_parameters:,}",
-                f"memory            {format_bytes(self.memory_bytes)} (weights, gradients, moments), and activations",
-                f"first batch       {rows} rows x {time} tokens, {self.first_batch_targets} targets",
-                f"budget            {budget}",
-                f"compute           {format_flops(self.flops_per_step)} a step, about "
-                f"{format_flops(self.total_flops)} in all",
-                f"time              {self._time()}",
-            ]
+        rows, length = self.first_batch_shape
+        passes = f", {self.passes}" if self.passes else ""
+        spent = (
+            f"not measured: models above {MAX_TIMED_PARAMETERS:,} parameters are not timed on a CPU; use device=cuda"
         )
-
-    def _time(self) -> str:
-        if self.seconds_per_step is None:
-            return (
-                f"not measured: models above {MAX_TIMED_PARAMETERS:,} parameters are not timed on a CPU; use "
-                "device=cuda"
-            )
-        total = format_duration(math.ceil(self.seconds_per_step / self.first_batch_shape[0] * self.num_examples))
-        return f"{self.seconds_per_step * 1e3:,.1f} ms a step, about {total} for {self.num_steps:,} steps here"
+        if self.seconds_per_step is not None:
+            total = format_duration(math.ceil(self.seconds_per_step / rows * self.num_examples))
+            spent = f"{self.seconds_per_step * 1e3:,.1f} ms a step, about {total} for {self.num_steps:,} steps here"
+        return (
+            f"parameters        {self.num_parameters:,}\n"
+            f"memory            {format_bytes(self.memory_bytes)} (weights, gradients, moments), and activations\n"
+            f"first batch       {rows} rows x {length} tokens, {self.first_batch_targets} targets\n"
+            f"budget            {self.num_steps:,} steps, {self.num_examples:,} examples, "
+            f"about {self.num_tokens:,} tokens{passes}\n"
+            f"compute           {format_flops(self.flops_per_step)} a step, "
+            f"about {format_flops(self.total_flops)} in all\n"
+            f"time              {spent}"
+        )
 
 
 def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
     """Builds everything, trains a few steps in memory, and estimates the cost of the full run. Writes nothing.
 
-    Of pretrained weights only the configuration is needed: the timed model has their sizes and random weights. On a
-    CPU, parameters of a transformers model with more than `MAX_TIMED_PARAMETERS` weights are only counted, without
-    allocating memory for them."""
+    Of pretrained weights only the configuration is needed: the timed model has random ones. On a CPU, a model with more
+    than `MAX_TIMED_PARAMETERS` is not timed. Raises `UserError` for a recipe that cannot be trained."""
     make_trackers(recipe.trackers)  # their packages are installed
     with World.connect(recipe.device) as world:
         set_threads(recipe.training.threads, None)
-        timed_training = replace(recipe.training, log_every=10**9, evaluate_every=10**9, checkpoint_every=None)
-        pretrained_config, count_only = _load_pretrained_config(recipe, world)
-        trainer = Trainer(
-            replace(recipe, training=timed_training),
-            world,
-            pretrained_config=pretrained_config,
-            use_meta_device=count_only,
-        )
-        steps, budget = trainer.total_steps, trainer.budget
+        trainer = _random_trainer(recipe, world, use_meta_device=recipe.model.is_hugging_face)
+        seconds_per_step = _seconds_per_step(trainer, num_timed_steps)
         first_batch = trainer.stream.batch(0)
-        timed_trainer = trainer if count_only else _with_smaller_batches(trainer, world)
-        timed_trainer.model.train()
-        times = []
-        for _ in range(0 if count_only else num_timed_steps):
-            num_examples_before, start_time = timed_trainer.state.examples, time.perf_counter()
-            timed_trainer.training_step(steps)
-            if world.device.type == "cuda":
-                torch.cuda.synchronize()
-            batch_ratio = (timed_trainer.state.examples - num_examples_before) / recipe.training.base_batch_size
-            times.append((time.perf_counter() - start_time) / batch_ratio)
-    parameters = list(trainer.model.parameters())
+    budget, parameters, rows = trainer.budget, list(trainer.model.parameters()), len(first_batch.tokens.ids)
     return TrainingEstimate(
         num_parameters=sum(p.numel() for p in parameters),
         memory_bytes=sum((16 if p.requires_grad else 4) * p.numel() for p in parameters),
         flops_per_step=round(budget.flops_per_example * recipe.training.batch_size),
         total_flops=round(budget.flops_per_example * budget.total_examples),
-        num_steps=steps,
+        num_steps=budget.total_steps,
         num_examples=budget.total_examples,
         num_tokens=budget.total_tokens,
-        seconds_per_step=sorted(times)[len(times) // 2] if times else None,
-        first_batch_shape=(len(first_batch.tokens.ids), num_total_tokens(first_batch) // len(first_batch.tokens.ids)),
+        seconds_per_step=seconds_per_step,
+        first_batch_shape=(rows, num_total_tokens(first_batch) // rows),
         first_batch_targets=first_batch.counts["tokens"],
         passes=budget.passes,
     )
 
 
-def check_recipe(recipe: Recipe) -> None:
-    """Raises the `UserError` of a recipe that cannot be trained, without loading pretrained weights."""
-    make_trackers(recipe.trackers)
-    vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
-    with World.connect(recipe.device) as world:
-        Trainer(recipe, world, pretrained_config=recipe.model.pretrained_config(vocabulary), use_meta_device=True)
+def _random_trainer(recipe: Recipe, world: World, *, use_meta_device: bool) -> Trainer:
+    """The trainer of a recipe, with random weights in place of pretrained ones."""
+    config = recipe.model.pretrained_config(recipe.tokenizer.build_vocabulary(recipe.task))
+    return Trainer(recipe, world, pretrained_config=config, use_meta_device=use_meta_device)
 
 
-def _with_smaller_batches(trainer: Trainer, world: World) -> Trainer:
-    """The trainer, or one with fewer rows per step if a CPU would take minutes."""
-    recipe, training = trainer.recipe, trainer.training
-    flops = trainer.budget.flops_per_example * training.base_batch_size
-    if world.device.type != "cpu" or flops <= MAX_TIMED_FLOPS:
-        return trainer
-    rows = max(1, int(training.base_batch_size * MAX_TIMED_FLOPS / flops))
-    small_training = replace(
-        training,
-        batch_size=rows,
-        batch_tokens=None,
-        gradient_accumulation_steps=1,
-        micro_batch_size=None,
-        batch_size_warmup=0.0,
-        initial_batch_size=None,
-    )
-    return Trainer(replace(recipe, training=small_training), world, pretrained_config=trainer.pretrained_config)
-
-
-def _load_pretrained_config(recipe: Recipe, world: World) -> tuple[dict[str, Any] | None, bool]:
-    """The configuration of a model of transformers without its weights, and whether it is too large to time a step."""
-    if not recipe.model.is_hugging_face:
-        return None, False
-    vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
-    pretrained_config = recipe.model.pretrained_config(vocabulary)
-    if world.device.type != "cpu":
-        return pretrained_config, False
-    model = recipe.model.build_on_meta(vocabulary, recipe.seed, pretrained_config)
-    return pretrained_config, sum(parameter.numel() for parameter in model.parameters()) > MAX_TIMED_PARAMETERS
-
-
-def debug(recipe: Recipe, settings: Sequence[str] = ()) -> Recipe:
-    """`preset=debug`: a short training of a small model, on one core unless the recipe sets `threads`, in a separate
-    run.
-
-    A decoder wider than 128 gets width 32 and at most 2 blocks and 2 loops; nothing is compiled. For language modeling
-    rows are at most 64 tokens long, and `tiny_stories_2048` replaces a missing corpus if it is available. Of the
-    `settings` that follow, `model.weights=null` is applied: a model without its weights is small, too.
-    """
-    recipe = override(recipe, [text for text in settings if text == "model.weights=null"])
-    training = replace(
-        recipe.training,
-        steps=6,
-        examples=None,
-        tokens=None,
-        flops=None,
-        epochs=None,
-        batch_size=8 * recipe.training.gradient_accumulation_steps,
-        micro_batch_size=None if recipe.training.micro_batch_size is None else 4,
-        compile=False,
-        initial_batch_size=None
-        if recipe.training.initial_batch_size is None
-        else 4 * recipe.training.gradient_accumulation_steps,
-        shuffle_window=4,
-        log_every=2,
-        evaluate_every=3,
-        checkpoint_every=3,
-        threads=recipe.training.threads or 1,
-    )
-    evaluation = replace(
-        recipe.evaluation,
-        grid=_small_grid(recipe),
-        examples_per_cell=8,
-        validation_examples=16,
-        validation_batches=None,
-        chunks=8,
-    )
-    return replace(
-        recipe,
-        task=recipe.task.small(),
-        model=recipe.model.small(),
-        training=training,
-        evaluation=evaluation,
-        title=f"{recipe.title}-debug",
-    )
-
-
-def _small_grid(recipe: Recipe) -> str | None:
-    """Two sizes of each axis, or one if there is only one."""
-    spans, endless = recipe.task.training_spans().values(), recipe.task.has_ood_sizes
-    return "x".join(f"{span.low}:{span.low + (endless or span.high > span.low)}" for span in spans) or None
+def _seconds_per_step(trainer: Trainer, num_timed_steps: int) -> float | None:
+    """The median time of a step of the first batch size; on a CPU of fewer rows, scaled, if it would take minutes."""
+    recipe, device = trainer.recipe, trainer.world.device.type
+    num_parameters = sum(p.numel() for p in trainer.model.parameters())
+    if num_timed_steps == 0 or (device == "cpu" and num_parameters > MAX_TIMED_PARAMETERS):
+        return None
+    base_rows = recipe.training.base_batch_size
+    rows = max(1, int(MAX_TIMED_FLOPS / trainer.budget.flops_per_example)) if device == "cpu" else base_rows
+    if rows < base_rows:
+        undivided = "gradient_accumulation_steps=1 micro_batch_size=null batch_size_warmup=0 initial_batch_size=null"
+        settings = [f"batch_size={rows}", *undivided.split()]
+        recipe = override(recipe, [f"training.{text}" for text in settings])
+    if recipe is not trainer.recipe or recipe.model.is_hugging_face:
+        trainer = _random_trainer(recipe, trainer.world, use_meta_device=False)
+    trainer.model.train()
+    times = []
+    for _ in range(num_timed_steps):
+        examples, start_time = trainer.state.examples, time.perf_counter()
+        trainer.training_step(trainer.total_steps)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times.append((time.perf_counter() - start_time) * base_rows / (trainer.state.examples - examples))
+    return sorted(times)[len(times) // 2]

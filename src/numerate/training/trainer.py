@@ -46,16 +46,6 @@ EventCallback = Callable[[str, Mapping[str, Any]], None]
 `("checkpoint", {...})`, `("warning", {"text": ...})`."""
 
 
-@dataclass(frozen=True)
-class TrainingResult:
-    """The result of `train`. `stop_reason` is `budget`, `target` (accuracy reached), `minutes` (time limit) or
-    `stopped` (by a signal)."""
-
-    state: TrainingState
-    stop_reason: str
-    exit_status: int = 0
-
-
 class BatchKey(NamedTuple):
     """What the batches of a step are a function of: steps and examples before it, and its number of examples."""
 
@@ -152,7 +142,9 @@ class Trainer:
         self._previous_seconds = 0.0  # training time of earlier sessions, from the checkpoint
         self._last_saved_step = 0
         self._is_checkpoint_overdue = False
-        self._stop_reason, self._exit_status = "budget", 0
+        self.stop_reason, self.exit_status = "budget", 0
+        """Why training ended: `budget`, `target` (accuracy reached), `minutes` (time limit) or `stopped` (by a signal,
+        with its exit status)."""
         self._stop = Stop()
 
     @property
@@ -217,9 +209,9 @@ class Trainer:
         """Loads only the weights of another run's checkpoint."""
         self.parallel_strategy.load_weights(source.read(only=["weights"])["weights"], str(source.path))
 
-    def train(self, stop: Stop | None = None) -> TrainingResult:
+    def train(self, stop: Stop | None = None) -> None:
         """Trains until the budget is used up, the target accuracy or the time limit is reached, or `stop` is
-        requested."""
+        requested: `stop_reason` says which."""
         stop = stop or Stop()
         prefetching = self.prefetcher.running(enabled=self.makes_batches_ahead)
         with tf32_matmul(self.world.device, tf32=self.training.tf32), prefetching:
@@ -230,7 +222,6 @@ class Trainer:
             if self._last_saved_step != self.state.step:
                 self.save()
         self.model.eval()
-        return TrainingResult(self.state, self._stop_reason, self._exit_status)
 
     def start_training(self, stop: Stop) -> None:
         """Prepares training before the first step; `stop` may interrupt it. The initial model is evaluated and saved if
@@ -240,7 +231,7 @@ class Trainer:
         self._stop = stop
         self._start_time = self._last_save_time = time.monotonic()
         self._last_saved_step, self._is_checkpoint_overdue = self.state.step, False
-        self._stop_reason, self._exit_status = "target" if self.has_reached_target() else "budget", 0
+        self.stop_reason, self.exit_status = "target" if self.has_reached_target() else "budget", 0
         evaluates_start = self.training.evaluate_at_start or self.budget.is_spent(self.state)
         if self.state.pending or (self.is_new and evaluates_start):
             self._evaluate()
@@ -253,9 +244,9 @@ class Trainer:
         flags = self._stop_flags()
         self._is_checkpoint_overdue = bool(flags["checkpoint_overdue"])
         if flags["stop"]:
-            self._stop_reason, self._exit_status = "stopped", self.world.max_over_processes(self._stop.status)
+            self.stop_reason, self.exit_status = "stopped", self.world.max_over_processes(self._stop.status)
         elif flags["time_limit"]:
-            self._stop_reason = "minutes"
+            self.stop_reason = "minutes"
         return not (flags["stop"] or flags["time_limit"])
 
     def _after_step(self) -> None:
@@ -413,7 +404,7 @@ class Trainer:
                     folder = self.folder if self.world.is_main_process else None
                     self.sample_generator.generate(model, state.step, folder, self._stop_requested)
             state.pending = ""
-        self._stop_reason = "target" if self.has_reached_target() else self._stop_reason
+        self.stop_reason = "target" if self.has_reached_target() else self.stop_reason
 
     def _stop_requested(self) -> bool:
         """Whether a stop was requested in any process. Every process must call it."""

@@ -1,6 +1,8 @@
 """Sending the results of an evaluation to the trackers of a run: heat maps and samples."""
 
-from numerate.integrations import trackers
+from pathlib import Path
+
+from numerate.integrations.trackers import recipe_trackers
 from numerate.reports.figure import Figure, heat_maps
 from numerate.reports.groups import group_runs
 from numerate.reports.language_curves import validation_metrics
@@ -8,21 +10,17 @@ from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.plots import validation_figure
 from numerate.reports.records import read_run
 from numerate.reports.settings import format_settings
-from numerate.runs.run import Run
+from numerate.training.recipe import Recipe
 
 
-def track_results(run: Run) -> None:
-    """Logs the heat maps and samples of a run to the trackers of its recipe, if any."""
-    recipe = run.recipe
+def track_results(path: Path, recipe: Recipe) -> None:
+    """Logs the heat maps and samples of a run in a folder to the trackers of its recipe, if any."""
     if not recipe.trackers:
         return
-    settings = trackers.TrackerSettings(
-        recipe.tracking.project, recipe.tracking.entity, recipe.group, recipe.tracking.tags
-    )
-    active_trackers = trackers.make_trackers(recipe.trackers, settings)
-    records = read_run(run.path)
+    active_trackers = recipe_trackers(recipe)
+    records = read_run(path)
     step = max([*(cell.step for cell in records.cells), *(one.step for one in records.language)], default=0)
-    active_trackers.start(run.folder.metadata(), run.path, step)
+    active_trackers.start(records.metadata, path, step)
     for group in group_runs([records]):
         if maps := heat_maps(group.points, f"{group.metric_label}, %"):
             settings_text = format_settings(group.settings or {})
