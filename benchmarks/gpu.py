@@ -33,7 +33,7 @@ from numerate.training.budget import format_flops
 from numerate.training.distributed import World
 from numerate.training.objective import Progressive
 from numerate.training.optimizer import AdamW
-from numerate.training.peak_flops import vendor_peak_flops
+from numerate.training.peak_flops import peak_flops
 from numerate.training.progress import format_duration
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import WarmupStableDecay
@@ -135,7 +135,7 @@ def main() -> None:
         raise SystemExit(str(UserError("no CUDA device is visible; --smoke tries a tiny model on the CPU")))
     device = torch.device("cpu" if chosen.smoke else "cuda")
     name = "cpu" if chosen.smoke else torch.cuda.get_device_name(device)
-    maker, limit = vendor_peak_flops(name, "bf16"), measured_limit(device, 256 if chosen.smoke else 8192)
+    maker, limit = peak_flops(name, "bf16"), measured_limit(device, 256 if chosen.smoke else 8192)
     rows = []
     for compiled in (False,) if chosen.smoke else (False, True):
         if device.type == "cuda":

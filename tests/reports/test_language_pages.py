@@ -59,7 +59,7 @@ def make(tmp_path: Path) -> Make:
 QUICK = {
     "tokens_per_second": 12345,
     "flops_utilization": 0.312,
-    "peak": {"flops_per_second": 1e11, "precision": "fp32", "source": "stated"},
+    "peak": {"flops_per_second": 1e11, "precision": "fp32"},
     "peak_memory_bytes": 454_328_320,
 }
 

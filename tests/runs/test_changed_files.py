@@ -60,8 +60,8 @@ def test_a_run_is_not_gone_on_with_on_changed_questions(recipe: Recipe, how: str
     Path("mine.jsonl").write_text(questions(1))
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     message = (
-        r"the contents of .*mine\.jsonl have changed since .* was started on 20\d\d-.*restore the files, or start a "
-        r"new run with the new ones \(another runs_dir= or seed=\)"
+        r"the contents of .*mine\.jsonl have changed since .* was started, .*restore the files, or start a new run "
+        r"with the new ones \(another runs_dir= or seed=\)"
     )
     with pytest.raises(UserError, match=message):
         AGAIN[how](recipe, Run(run.folder))

@@ -11,9 +11,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from numerate.api import recipe
-from numerate.training.compilation import MAX_GRAPHS
 from numerate.training.distributed import World
-from numerate.training.parallel import DDPStrategy
+from numerate.training.parallel import MAX_GRAPHS, DDPStrategy
 from numerate.training.trainer import Trainer
 
 PROCESSES, LAYERS = 4, 3

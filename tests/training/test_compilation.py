@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.errors import UserError
-from numerate.training.compilation import check_compile_mode
 from variants import TINY_TOKENIZER
 
 TINY_T5 = "model=T5(hidden_size=16,num_layers=1,num_heads=2,head_dim=8,intermediate_size=32,dropout=0) layout=Seq2Seq"
@@ -58,7 +56,7 @@ from numerate.training.trainer import Trainer
 backend, *families = sys.argv[1:]
 torch.set_num_threads(1)
 compile = torch.compile
-torch.compile = lambda function, **settings: compile(function, **{**settings, "mode": None, "backend": backend})
+torch.compile = lambda function, **settings: compile(function, **{**settings, "backend": backend})
 found = {}
 for settings in families:
     losses = []
@@ -125,12 +123,3 @@ def test_a_compiled_run_has_two_graphs_of_the_first_length_and_two_of_all_others
     ((plain, compiled, graphs, breaks),) = in_a_process(TRAINED, "eager", "task.digits=1:7").values()
     assert compiled == pytest.approx(plain, abs=1e-5)
     assert (graphs, breaks) == (4, 0)
-
-
-def test_cuda_graphs_take_steps_of_one_micro_batch() -> None:
-    cuda = torch.device("cuda")
-    check_compile_mode("reduce-overhead", cuda, 1)
-    check_compile_mode("default", cuda, 2)
-    check_compile_mode("reduce-overhead", torch.device("cpu"), 2)
-    with pytest.raises(UserError, match="must be default for 2 micro-batches per step, not max-autotune"):
-        check_compile_mode("max-autotune", cuda, 2)

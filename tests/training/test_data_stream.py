@@ -9,7 +9,6 @@ import torch
 
 from numerate.batch import Batch
 from numerate.config import Span
-from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.tokenizer import Characters
@@ -120,14 +119,3 @@ def test_batches_are_those_they_have_always_been() -> None:
         for tensor in (batch.tokens.ids, batch.tokens.example_indices, batch.targets, batch.target_positions):
             digest.update(tensor.numpy().astype("<i8").tobytes())
     assert digest.hexdigest()[:16] == "82145fc267a1db52"
-
-
-def test_slices_and_places_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match="24 examples do not divide among 5 processes with 1 part"):
-        stream().batch(0, rank=0, world_size=5)
-    with pytest.raises(UserError, match="30 examples have been seen"):
-        stream().batch(30)
-    with pytest.raises(UserError, match=r"^batch_size: must be at least 1, not 0"):
-        stream(batch_size=0)
-    with pytest.raises(UserError, match=r"^window: must be at least 1, not -1"):
-        stream(window=-1)

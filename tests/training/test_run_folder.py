@@ -193,14 +193,14 @@ def test_a_checkpoint_or_a_folder_of_weights_instead_of_a_run_is_refused_with_wh
 ) -> None:
     run = make(tmp_path).path
     (run / "checkpoints" / "step-000300").mkdir(parents=True)
-    with pytest.raises(UserError, match=rf"is no run: .* Its run is {run}\. .* {run} checkpoint=300`"):
+    with pytest.raises(UserError, match=rf"is no run: .* Its run is {run}; checkpoint=300 is this checkpoint"):
         find_run(run / "checkpoints" / "step-000300", tmp_path)
     monkeypatch.chdir(run / "checkpoints")
     with pytest.raises(UserError, match=f"Its run is {run}\\."):
         find_run(".", tmp_path)
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "config.json").touch()
-    with pytest.raises(UserError, match=r"`numerate evaluate hf:.*/weights"):
+    with pytest.raises(UserError, match=r"hf:.*/weights names them"):
         find_run(tmp_path / "weights", tmp_path)
 
 

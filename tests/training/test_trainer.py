@@ -116,11 +116,9 @@ def test_a_first_step_that_goes_wrong_is_no_matter_of_the_rate(tmp_path: Path) -
     head = next(p for name, p in trainer.model.named_parameters() if name == "head.weight")
     head.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
     with pytest.raises(
-        OperationalError, match=r"^step 1: the gradient norm is not finite; .* before any update, so no "
-    ) as error:
+        OperationalError, match=r"^step 1: the gradient norm is not finite; .* before any update: check"
+    ):
         trainer.train()
-    assert "A lower" not in str(error.value)
-    assert "(Arithmetic), the loss (" in str(error.value)
 
 
 def test_padding_is_a_share_of_all_that_is_read_by_an_encoder_too(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ WITHDRAWN = {
     r"(command|option|word) completion.*": "own shell completion",
     r"(command|option|word) publish.*": "publish",
     r"Executor .*|(option|word) .*executor.*|setting (Local|Ray|Slurm|InProcess)\.memory": "executors, now engines",
+    r"setting Training\.compile_mode": "modes of torch.compile that were never tried on a GPU",
     r"setting Slurm\.cluster": "tasks of Slurm as processes of this machine",
 }
 """Patterns of names, with what was withdrawn."""

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.batch import Batch
-from numerate.errors import UserError, check_positive
 from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import Layout
@@ -45,8 +44,6 @@ class BatchStream:
         batch_size: int,
         window: int = 64,
     ) -> None:
-        check_positive("batch_size", batch_size)
-        check_positive("window", window)
         self.task, self.tokenizer, self.layout = task, tokenizer, layout
         self.seed, self.split, self.batch_size, self.window = seed, split, batch_size, window
         self.vocabulary = tokenizer.build_vocabulary(task)
@@ -61,24 +58,9 @@ class BatchStream:
         micro_batch: int = 0,
         num_micro_batches: int = 1,
     ) -> Batch:
-        """The batch after a number of examples, which is all that resuming requires; or its slice for micro-batch
-        `micro_batch` of rank `rank`.
-
-        Raises `UserError` if the global batch cannot be divided into equal slices, or if the number is not a multiple
-        of the batch size.
-        """
-        num_slices = world_size * num_micro_batches
-        if self.batch_size % num_slices:
-            raise UserError(
-                f"batch_size: {self.batch_size} examples do not divide among {world_size} processes with "
-                f"{num_micro_batches} parts each; must be a multiple of {num_slices}"
-            )
-        if num_examples_seen % self.batch_size:
-            raise UserError(
-                f"batch_size: {num_examples_seen} examples have been seen, which is not a multiple of "
-                f"{self.batch_size}; keep the batch size of the run"
-            )
-        micro_batch_size = self.batch_size // num_slices
+        """The batch after a number of examples, a multiple of the batch size, which is all that resuming requires; or
+        its slice for micro-batch `micro_batch` of rank `rank`."""
+        micro_batch_size = self.batch_size // (world_size * num_micro_batches)
         first = (rank * num_micro_batches + micro_batch) * micro_batch_size
         if self.task.is_ordered:
             return self._batch_in_order(num_examples_seen, first, micro_batch_size, rank, world_size, micro_batch)

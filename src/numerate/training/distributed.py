@@ -171,21 +171,15 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
     except RuntimeError:
         device = torch.device("meta")  # which is refused, too
     if device.type not in ("cpu", "cuda", "mps"):
-        hint = "; a GPU is device=cuda" if "gpu" in text.lower() else ""
-        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}{hint}")
+        raise UserError(f"device: must be auto, cpu, cuda (a GPU; cuda:1 is the second) or mps, not {text!r}")
     if device.type == "mps" and (local_rank is not None or not torch.backends.mps.is_available()):
-        problem = "this machine has no Apple GPU that torch can use; device=cpu works everywhere"
-        raise UserError(
-            f"device: mps: {problem}" if local_rank is None else "device: must be cpu, not mps, for several processes"
-        )
+        raise UserError("device: mps is one Apple GPU for one process; device=cpu works everywhere")
     if device.type != "cuda":
         return device
     if local_rank is not None and device.index is not None:
         raise UserError(f"device: {text} is one device for several processes; device=cuda gives each its own")
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     index = device.index if device.index is not None else (local_rank or 0)
-    if index < count:
+    if index < (count := torch.cuda.device_count() if torch.cuda.is_available() else 0):
         return torch.device("cuda", index)
-    available = f"there are {count} CUDA devices (cuda:0 to cuda:{count - 1})" if count else "no CUDA device is visible"
     process_text = f" for process {index} of this machine" if local_rank else ""
-    raise UserError(f"device: {text}{process_text}: {available}; device=cpu works everywhere")
+    raise UserError(f"device: {text}{process_text}: torch sees {count} CUDA devices here; device=cpu works everywhere")

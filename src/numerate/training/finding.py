@@ -81,11 +81,8 @@ def find_run(address: str | os.PathLike[str], runs: Path) -> RunFolder:
     if os.sep in text:
         raise UserError(f"{path}: there is no such folder.{did_you_mean(path.name, folders_of_runs(path.parent))}")
     if catalogue.is_recipe(text):
-        is_study = text.replace("-", "_") in catalogue.parts_by_kind()["Study"]
-        kind, command = ("study", "run") if is_study else ("recipe", "train")
-        raise UserError(
-            f"{text} is a {kind}, and there is no run of it in {runs}; `numerate {command} {text}` makes one"
-        )
+        command = "run" if text.replace("-", "_") in catalogue.parts_by_kind()["Study"] else "train"
+        raise UserError(f"there is no run of {text} in {runs}; `numerate {command} {text}` makes one")
     known = [run.id for run in runs_found] + [name for name in names.values() if name] + ["latest"]
     raise UserError(f"no run in {runs} has the id, name or path {text!r}.{did_you_mean(text, known)}")
 
@@ -93,22 +90,15 @@ def find_run(address: str | os.PathLike[str], runs: Path) -> RunFolder:
 def _advice(path: Path) -> str:
     """Advice for a folder that is part of a run, or that contains runs or other weights."""
     here = path.absolute()
-    for run, step in ((here.parent, None), (here.parent.parent, re.fullmatch(r"step-0*(\d+)", here.name))):
+    for run in (here.parent, here.parent.parent):
         if (run / "recipe.yaml").is_file():
-            run = run.relative_to(Path.cwd()) if not path.is_absolute() and run.is_relative_to(Path.cwd()) else run
-            hint = "" if step is None else f" `numerate evaluate {run} checkpoint={step[1]}` evaluates this checkpoint."
-            return f" Its run is {run}.{hint}"
+            step = re.fullmatch(r"step-0*(\d+)", here.name)
+            return f" Its run is {run}" + (f"; checkpoint={step[1]} is this checkpoint." if step else ".")
     if inside := sorted(path.glob("*/recipe.yaml")):
-        more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
-        return f" There are runs inside: {inside[0].parent}{more}."
-    if not (config := path / "config.json").is_file():
-        return ""
-    if b'"model_type": "numerate"' in config.read_bytes():
-        return f" It holds a run that was exported for Hugging Face: `numerate import {path}` imports it as a run."
-    return (
-        f" It holds weights of Hugging Face, which `numerate evaluate hf:{path} task=gsm8k` evaluates, and "
-        f"`numerate train hf:{path} task=gsm8k` trains."
-    )
+        return f" There are runs inside: {inside[0].parent}" + f" and {len(inside) - 1} more" * (len(inside) > 1) + "."
+    if (config := path / "config.json").is_file() and b'"model_type": "numerate"' in config.read_bytes():
+        return f" It holds an exported run: `numerate import {path}` imports it."
+    return f" It holds weights of Hugging Face: hf:{path} names them in place of a run." if config.is_file() else ""
 
 
 def select_checkpoints(folder: Path, selector: str) -> tuple[list[Checkpoint], list[str]]:

@@ -13,7 +13,6 @@ from numerate.config import Spec, setting
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.loss import Loss
 from numerate.positions.counter import random_integers
-from numerate.training.compilation import CompileMode
 from numerate.vocabulary import Vocabulary
 
 
@@ -26,9 +25,9 @@ class ObjectiveModule(nn.Module, ABC):
         self.weights: Mapping[str, float] = self.loss.weights
         self._compiled_loss: Callable[[Output, Batch], dict[str, Tensor]] | None = None
 
-    def compile_loss(self, mode: CompileMode) -> None:
+    def compile_loss(self) -> None:
         """Compiles the head and the loss, for training."""
-        self._compiled_loss = torch.compile(self.loss.forward, mode=mode)
+        self._compiled_loss = torch.compile(self.loss.forward)
 
     def loss_sums(self, output: Output, batch: Batch) -> dict[str, Tensor]:
         """The sum of each term of the loss."""

@@ -47,18 +47,14 @@ def naming_own_parts(recipe: object) -> Iterator[None]:
     tensor of a wrong shape fails only where it is used."""
     try:
         yield
-    except (UserError, OperationalError):
-        raise
-    except Exception as error:
+    except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
         names = own_parts(recipe)
-        if not isinstance(error, RuntimeError | ValueError | TypeError | AttributeError | KeyError | IndexError):
+        if isinstance(error, UserError | OperationalError) or not names or user_code_location(error) is not None:
             raise
-        if not names or user_code_location(error) is not None or "out of memory" in str(error):
+        if "out of memory" in str(error):
             raise
-        raise UserError(
-            f"{' or '.join(names)}: what it computes cannot be used here: {type(error).__name__}: {error}; shapes and "
-            "types must be those of the class that it derives from (docs/adding.md)"
-        ) from error
+        what = f"what it computes cannot be used here: {type(error).__name__}: {error}"
+        raise UserError(f"{' or '.join(names)}: {what}; see the class that it derives from (docs/adding.md)") from error
 
 
 def draw_questions(task: Task, count: int) -> Questions:
@@ -158,15 +154,13 @@ def first_tokens(rows: Tokens, length: int) -> Tokens:
 
 def _stack_rows(one: Tokens, other: Tokens) -> Tokens:
     """Two rows of the same length and the same values of numbers as a batch."""
-    values, first, second = one.number_values, one.position_ids, other.position_ids
+    values, pairs = one.number_values, zip(one.position_ids or (), other.position_ids or (), strict=True)
     return Tokens(
         torch.cat((one.ids, other.ids)),
         torch.cat((one.lengths, other.lengths)),
         torch.cat((one.example_indices, other.example_indices)),
         None if values is None else values.expand(2, -1),
-        position_ids=None
-        if first is None or second is None
-        else tuple(torch.cat(pair) for pair in zip(first, second, strict=True)),
+        position_ids=None if one.position_ids is None else tuple(map(torch.cat, pairs)),
     )
 
 

@@ -18,8 +18,10 @@ from numerate.batch import Model
 from numerate.models.backbone import LoopModule
 from numerate.models.block import Block
 from numerate.models.strict_weights import match_state_dict
-from numerate.training.compilation import CompileMode, allow_compiling
 from numerate.training.distributed import World
+
+MAX_GRAPHS = 512
+"""Most graphs of one piece of code, such as the block of all layers; beyond them torch runs it uncompiled."""
 
 
 class ParallelStrategy:
@@ -29,9 +31,9 @@ class ParallelStrategy:
     averages_in_backward: ClassVar[bool] = False
     """Whether the backward pass averages gradients over processes, so that nothing is left to sum."""
 
-    def __init__(self, model: Model, world: World, *, compile_mode: CompileMode | None = None) -> None:
+    def __init__(self, model: Model, world: World, *, is_compiled: bool = False) -> None:
         self.model, self.world = model, world
-        self.training_model: nn.Module = model if compile_mode is None else compile_forward(model, compile_mode)
+        self.training_model: nn.Module = compile_forward(model) if is_compiled else model
         """The model as training calls it: compiled, or wrapped by DDP."""
         self.loss_multiplier = float(world.size) if self.averages_in_backward else 1.0
         """Factor on the loss of a micro-batch, whose divisor counts the examples of all processes."""
@@ -119,8 +121,8 @@ class DDPStrategy(ParallelStrategy):
 
     averages_in_backward = True
 
-    def __init__(self, model: Model, world: World, *, compile_mode: CompileMode | None = None) -> None:
-        super().__init__(model, world, compile_mode=compile_mode)
+    def __init__(self, model: Model, world: World, *, is_compiled: bool = False) -> None:
+        super().__init__(model, world, is_compiled=is_compiled)
         ddp = nn.parallel.DistributedDataParallel
         # Buffers are constants here. The argument that stops their synchronization was renamed in torch 2.13.
         is_renamed = "forward_sync_buffers" in inspect.signature(ddp.__init__).parameters
@@ -141,7 +143,7 @@ class FSDPStrategy(ParallelStrategy):
 
     averages_in_backward = True
 
-    def __init__(self, model: Model, world: World, *, compile_mode: CompileMode | None = None) -> None:
+    def __init__(self, model: Model, world: World, *, is_compiled: bool = False) -> None:
         from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import fully_shard
         from torch.distributed.tensor import DTensor
@@ -150,8 +152,8 @@ class FSDPStrategy(ParallelStrategy):
         self.mesh = DeviceMesh.from_group(world.nccl_group or dist.group.WORLD, world.device.type)  # type: ignore[arg-type]
         shared = {*parameters_shared_by_blocks(model).values()}
         for block in model_blocks(model):
-            if compile_mode is not None:
-                block.compile(mode=compile_mode)
+            if is_compiled:
+                block.compile()
             fully_shard(block, mesh=self.mesh, ignored_params=shared)
         sharded: set[nn.Parameter] = {one for one in model.parameters() if isinstance(one, DTensor)}
         # FSDP does not look into sharded blocks: while it shards the rest, modules with parameters shared by blocks are
@@ -221,15 +223,24 @@ class FSDPStrategy(ParallelStrategy):
         return distribute_tensor(value.to(like.device), self.mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
 
 
-def compile_forward(model: Model, mode: CompileMode = "default") -> nn.Module:
+def allow_compiling() -> None:
+    """Lets torch compile as many graphs as layers and kinds of batches need (its limit is 8), and models with a
+    recurrent net of torch."""
+    config = torch._dynamo.config
+    config.recompile_limit = max(MAX_GRAPHS, config.recompile_limit)
+    config.accumulated_recompile_limit = max(MAX_GRAPHS, config.accumulated_recompile_limit)
+    config.allow_rnn = True
+
+
+def compile_forward(model: Model) -> nn.Module:
     """The model, compiled; position assignment and head are not. Of a looped backbone one iteration is compiled, and
     not each number of loops."""
     loops = [part for part in model.modules() if isinstance(part, LoopModule)]
     for loop in loops:
-        loop.compile_loops(mode)
+        loop.compile_loops()
     if loops:
         return model
-    return torch.compile(model, mode=mode)  # type: ignore[return-value]
+    return torch.compile(model)  # type: ignore[return-value]
 
 
 def _full_tensor(tensor: Tensor) -> Tensor:
@@ -249,11 +260,9 @@ def parameters_shared_by_blocks(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if num_blocks[parameter] > 1}
 
 
-def make_parallel_strategy(
-    name: str, model: Model, world: World, *, compile_mode: CompileMode | None = None
-) -> ParallelStrategy:
+def make_parallel_strategy(name: str, model: Model, world: World, *, is_compiled: bool = False) -> ParallelStrategy:
     """`all_reduce`, `ddp` or `fsdp`; a single process always uses `all_reduce`."""
-    if compile_mode is not None:
+    if is_compiled:
         allow_compiling()
     strategies = {"all_reduce": ParallelStrategy, "ddp": DDPStrategy, "fsdp": FSDPStrategy}
-    return strategies[name if world.size > 1 else "all_reduce"](model, world, compile_mode=compile_mode)
+    return strategies[name if world.size > 1 else "all_reduce"](model, world, is_compiled=is_compiled)

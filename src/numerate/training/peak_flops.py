@@ -10,7 +10,6 @@ from typing import Literal
 import torch
 
 MatmulPrecision = Literal["bf16", "fp16", "tf32", "fp32"]
-"""The precision of matrix products."""
 
 TERAFLOPS: dict[str, tuple[float, float, float]] = {
     "B200": (2250, 1125, 75),
@@ -32,16 +31,9 @@ TERAFLOPS: dict[str, tuple[float, float, float]] = {
 fp16), TF32 and float32 products. Of others no share is recorded."""
 
 
-def peak_flops(device: torch.device, matmul_precision: MatmulPrecision) -> float | None:
-    """The limit of a device, in floating-point operations per second; None if it is not known here.
-
-    On an A100 with bf16 it is 312e12.
-    """
-    return vendor_peak_flops(torch.cuda.get_device_name(device), matmul_precision) if device.type == "cuda" else None
-
-
-def vendor_peak_flops(device_name: str, matmul_precision: MatmulPrecision) -> float | None:
-    """The specified floating-point operations per second of a device by name; None if unknown."""
+def peak_flops(device_name: str, matmul_precision: MatmulPrecision) -> float | None:
+    """The specified floating-point operations per second of a GPU by name, such as 312e12 of an A100 with bf16; None if
+    unknown."""
     column = {"tf32": 1, "fp32": 2}.get(matmul_precision, 0)
     return next((1e12 * values[column] for name, values in TERAFLOPS.items() if name in device_name), None)
 

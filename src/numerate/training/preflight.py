@@ -276,36 +276,29 @@ def tokenizer_fingerprint(tokenizer: Tokenizer, task: Task) -> str | None:
 
 def check_same_tokenizer(tokenizer: Tokenizer, task: Task, last_checkpoint: Checkpoint) -> None:
     """Raises `UserError` if a checkpoint was trained with another tokenizer file of the same name, whose ids have other
-    meanings. Checkpoints without a fingerprint are accepted."""
+    meanings."""
     previous, current = last_checkpoint.state.get("tokenizer"), tokenizer_fingerprint(tokenizer, task)
     if previous not in (None, current):
         name = getattr(tokenizer, "tokenizer", type(tokenizer).__name__)
         raise UserError(
-            f"tokenizer: {last_checkpoint.path} was trained with another tokenizer file called {name} (fingerprint "
-            f"{previous[:8]}, this one {(current or 'none')[:8]}), so that its ids mean other tokens; use the file it "
-            "was trained with"
+            f"tokenizer: {last_checkpoint.path} was trained with another tokenizer file called {name} ({previous[:8]}, "
+            f"this one {(current or 'none')[:8]}), so that its ids mean other tokens; use the file it was trained with"
         )
 
 
 def check_unchanged_files(task: Task, metadata: Mapping[str, Any], path: Path) -> None:
     """Raises `UserError` if the files of a task have changed since the start of the run with this `metadata` and
-    `path`: its position in the data would refer to other questions.
-
-    Runs without recorded hashes are accepted.
-    """
-    then = metadata.get("contents")
-    if not then or (now := task.file_hashes()) == then:
-        return
-    changed = [name for name in {**now, **then} if then.get(name) != now.get(name)]
-    changed.sort(key=lambda name: name not in then or name not in now)
-    name, created = changed[0], metadata.get("times", {}).get("created")
-    more = f", and of {len(changed) - 1} more" if len(changed) > 1 else ""
-    raise UserError(
-        f"task: the contents of {task.files().get(name, f'task.{name}')}{more} have changed since {path} was "
-        f"started{f' on {created}' if created else ''} (sha256 {then.get(name, 'none')[:8]} then, "
-        f"{now.get(name, 'none')[:8]} now), so the run cannot resume; restore the files, or start a new run with the "
-        "new ones (another runs_dir= or seed=)"
-    )
+    `path`: its position in the data would refer to other questions."""
+    then = metadata.get("contents") or {}
+    now = task.file_hashes() if then else {}
+    changed = [
+        str(task.files().get(name, f"task.{name}")) for name in {**then, **now} if then.get(name) != now.get(name)
+    ]
+    if changed:
+        raise UserError(
+            f"task: the contents of {', '.join(changed[:3])} have changed since {path} was started, so the run cannot "
+            "resume; restore the files, or start a new run with the new ones (another runs_dir= or seed=)"
+        )
 
 
 def warn_large_number_loss(objective: ObjectiveModule, record: Mapping[str, Any]) -> list[str]:

@@ -50,7 +50,8 @@ class ProgressBar:
         self._last_line: tuple[float, int, str] | None = None
         self._postfix_text = ""
         self._bar: Any = None
-        if show and _is_terminal(self._stream):
+        width = _terminal_width(self._stream)
+        if show and width is not None:
             from tqdm import tqdm
 
             tqdm.monitor_interval = 0  # no thread of its own: runs fork
@@ -59,7 +60,7 @@ class ProgressBar:
                 initial=num_done,
                 desc=f"{label if len(label) <= 25 else f'{label[:11]}...{label[-11:]}'}: " if label else "",
                 file=terminal.raw_stream(self._stream),
-                dynamic_ncols=_terminal_width(self._stream) > 0,
+                dynamic_ncols=width > 0,
                 ncols=80,  # for terminals without a known width, as in some containers
                 mininterval=0.2,
                 unit=unit,
@@ -214,28 +215,19 @@ def format_duration(seconds: float) -> str:
 
 
 def format_values(**values: float | str) -> str:
-    """Values as shown next to the progress bar.
-
-    >>> format_values(accuracy="15.6%", loss=4.16612)
-    'accuracy 15.6%, loss 4.166'
-    """
-    texts = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in values.items()}
-    return ", ".join(f"{name} {text}" for name, text in texts.items())
+    """Values as shown next to the progress bar: `accuracy 15.6%, loss 4.166`."""
+    return ", ".join(
+        f"{name} {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in values.items()
+    )
 
 
 def _timestamp() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _terminal_width(stream: TextIO) -> int:
+def _terminal_width(stream: TextIO) -> int | None:
+    """Columns of a terminal, 0 if they are unknown; None for another stream, or none."""
     try:
-        return os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):
-        return 0
-
-
-def _is_terminal(stream: TextIO) -> bool:
-    try:
-        return stream.isatty()
-    except (ValueError, AttributeError):
-        return False
+        return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else None
+    except (OSError, ValueError, AttributeError):
+        return None

@@ -17,14 +17,8 @@ _GIT_TIMEOUT = 2.0  # seconds for git, which may be slow on a huge tree
 
 def provenance() -> dict[str, Any]:
     """The entries `command`, `git`, `hardware`, `versions` and `times` of a run's metadata, as plain data."""
-    times = {"started": utc_now()}
-    return {
-        "command": command_line(),
-        "git": git_state(),
-        "hardware": hardware(),
-        "versions": versions(),
-        "times": times,
-    }
+    found = {"command": command_line(), "git": git_state(), "hardware": hardware(), "versions": versions()}
+    return found | {"times": {"started": utc_now()}}
 
 
 def utc_now() -> str:
@@ -33,10 +27,8 @@ def utc_now() -> str:
 
 
 def command_line(args: Sequence[str] | None = None) -> str:
-    """The command line in shell syntax: `numerate train addition_abacus seed=1`.
-
-    `args` are those that Python was started with, `sys.orig_argv` if not given.
-    """
+    """The command line in shell syntax: `numerate train addition_abacus seed=1`; `args` are by default those that
+    Python was started with."""
     args = list(sys.orig_argv if args is None else args)
     for index, arg in enumerate(args):
         if Path(arg).name == "numerate" or args[index : index + 2] == ["-m", "numerate"]:

@@ -14,7 +14,6 @@ from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import Continuation, Layout
 from numerate.tokenizers.tokenizer import Characters, Tokenizer
-from numerate.training.compilation import CompileMode
 from numerate.training.objective import Objective, Supervised
 from numerate.training.optimizer import AdamW, Optimizer
 from numerate.training.samples import Samples
@@ -85,11 +84,6 @@ class Training(Spec):
     )
     tf32: bool = setting(False, "whether CUDA rounds float32 matrix products to TF32, which is much faster")
     compile: bool = setting(False, "whether forward pass and loss are compiled by torch.compile")
-    compile_mode: CompileMode = setting(
-        "default",
-        "with compile: mode of torch.compile; reduce-overhead (CUDA graphs) and max-autotune need CUDA, where neither "
-        "has been tested",
-    )
     parallel: Literal["all_reduce", "ddp", "fsdp"] = setting(
         "all_reduce",
         "several processes: one all-reduce in a fixed order (all_reduce), DDP (ddp), or FSDP2, sharded weights (fsdp)",

@@ -55,16 +55,14 @@ class RunFolder:
         approve_imported()
         if not (path / "recipe.yaml").exists():
             disk.make_folder(path.parent)
-            new_path = disk.temporary_path(path)
+            new_path = path if cls._was_never_started(path) else disk.temporary_path(path)
             head = header_yaml({"name": None, "id": run_id, **metadata} | {"id": run_id})
             try:
-                if cls._was_never_started(path):
-                    cls._write_new(path, head)
-                    return cls(path)
                 cls._write_new(new_path, head)
-                with disk.convert_os_errors(path):
-                    os.rename(new_path, path)
-                    disk.fsync(path.parent)
+                if new_path != path:
+                    with disk.convert_os_errors(path):
+                        os.rename(new_path, path)
+                        disk.fsync(path.parent)
             except (UserError, OperationalError):
                 if not (path / "recipe.yaml").exists():  # which another process may have made meanwhile
                     if path.exists():
@@ -73,7 +71,8 @@ class RunFolder:
                         ) from None
                     raise
             finally:
-                shutil.rmtree(new_path, ignore_errors=True)
+                if new_path != path:
+                    shutil.rmtree(new_path, ignore_errors=True)
         with contextlib.suppress(UserError, OperationalError):  # only `latest` is affected
             disk.append_text(runs / STARTS_FILE, f"\n{recipe_name}/{path.name}\n")  # the first ends a corrupted line
         return cls(path)

@@ -9,7 +9,6 @@ import torch
 from numerate.errors import OperationalError
 from numerate.training import checkpoint
 from numerate.training.distributed import World
-from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 from numerate.training.training_state import TrainingState
 from numerate.training.validation import round_significant
@@ -18,8 +17,8 @@ from numerate.training.validation import round_significant
 class MetricSums:
     """Sums by name, without synchronization until a line is logged or a checkpoint is written."""
 
-    def __init__(self, recipe: Recipe, world: World) -> None:
-        self.recipe, self.world = recipe, world
+    def __init__(self, learning_rate: float, world: World) -> None:
+        self.learning_rate, self.world = learning_rate, world
         self._sums: dict[str, float | torch.Tensor] = {}
 
     def add(self, name: str, value: float | torch.Tensor) -> None:
@@ -42,19 +41,12 @@ class MetricSums:
                 saved = "there is no checkpoint yet"
                 if folder is not None and (last := checkpoint.last_step(folder.checkpoints)):
                     saved = f"the last good checkpoint is {checkpoint.step_folder(last)} in {folder.checkpoints}"
-                raise OperationalError(f"step {step}: the {what} is not finite; {saved}. {self._advice(step)}")
-
-    def _advice(self, step: int) -> str:
-        """Advice for a non-finite loss; before the first update, optimizer settings cannot help."""
-        recipe = self.recipe
-        if step > 1:
-            rate = recipe.optimizer.learning_rate
-            return f"A lower optimizer.learning_rate (now {rate:g}) or optimizer.max_grad_norm may help"
-        task, loss = type(recipe.task).__name__, type(getattr(recipe.objective, "loss", recipe.objective)).__name__
-        return (
-            "That was before any update, so no optimizer.learning_rate or optimizer.max_grad_norm helps: check what "
-            f"the first batch holds ({task}), the loss ({loss}), initial weights, and training.precision"
-        )
+                advice = (
+                    f"a lower optimizer.learning_rate (now {self.learning_rate:g}) or optimizer.max_grad_norm may help"
+                )
+                if step == 1:
+                    advice = "that was before any update: check the data, the loss, initial weights and precision"
+                raise OperationalError(f"step {step}: the {what} is not finite; {saved}; {advice}")
 
 
 LAYER_PREFIX = "grad_norm of "

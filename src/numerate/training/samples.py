@@ -17,15 +17,7 @@ from numerate.training.precision import autocast
 from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stopped
 
-PUBLISHED_PROMPTS = (
-    "Once upon a time,",
-    "There once was a girl named ",
-    "On a rainy day,",
-    "Emma went to",
-    "",
-    "",
-    "",
-)
+PUBLISHED_PROMPTS = ("Once upon a time,", "There once was a girl named ", "On a rainy day,", "Emma went to", "", "", "")
 """The prompts of the published system, https://github.com/Awni00/dual-attention; three are empty."""
 
 SAMPLES_FILE = "samples.jsonl"
@@ -76,9 +68,8 @@ class SampleGenerator:
         context = evaluation_data.kind.context_length(evaluation_data)
         for text in samples.prompts:
             prompt = self.prompt_processor.encode(text)
-            problems = []
-            if prompt.unknown_parts:
-                problems.append(f"the tokenizer does not know {', '.join(map(repr, prompt.unknown_parts))}")
+            unknown = ", ".join(map(repr, prompt.unknown_parts))
+            problems = [f"the tokenizer does not know {unknown}"] if unknown else []
             if len(prompt.ids) <= context:
                 self._prompts.append(prompt)
             else:

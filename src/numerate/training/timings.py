@@ -28,6 +28,8 @@ class Timings:
 
     def __init__(self, world: World, matmul_precision: MatmulPrecision) -> None:
         self.world, self.matmul_precision = world, matmul_precision
+        is_cuda = world.device.type == "cuda"
+        self.peak = peak_flops(torch.cuda.get_device_name(world.device), matmul_precision) if is_cuda else None
         self._previous: tuple[float, int, int] | None = None
         self._paused_seconds = 0.0
 
@@ -56,14 +58,9 @@ class Timings:
             "training_seconds": round(training, 3),
             "flops_per_second": float(f"{flops:.4g}"),
         }
-        peak = peak_flops(self.world.device, self.matmul_precision)
-        if peak is not None:
-            record["flops_utilization"] = float(f"{flops / (peak * self.world.size):.3g}")
-            record["peak"] = {
-                "flops_per_second": float(f"{peak:.4g}"),
-                "precision": self.matmul_precision,
-                "source": "stated",
-            }
+        if self.peak is not None:
+            record["flops_utilization"] = float(f"{flops / (self.peak * self.world.size):.3g}")
+            record["peak"] = {"flops_per_second": self.peak, "precision": self.matmul_precision}
         if (memory := peak_memory_bytes(self.world.device)) is not None:
             record["peak_memory_bytes"] = memory
         return record

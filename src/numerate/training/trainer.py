@@ -16,7 +16,6 @@ from numerate.errors import OperationalError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
-from numerate.training.compilation import check_compile_mode
 from numerate.training.data_stream import BatchStream, num_total_tokens
 from numerate.training.distributed import World
 from numerate.training.objective import ObjectiveModule
@@ -102,36 +101,27 @@ class Trainer:
             self.model = recipe.model.rebuild(vocabulary, recipe.seed, pretrained_config).to(world.device)
         self.objective: ObjectiveModule = recipe.objective.build(vocabulary).to(world.device)
         self.parameter_options = recipe.optimizer.parameter_options(self.model)
-        self.stream = BatchStream(
-            recipe.task,
-            recipe.tokenizer,
-            recipe.layout,
-            seed=recipe.seed,
-            # initial_batch_size, of which a step takes several while the batch size grows; else batch_size
-            batch_size=self.training.base_batch_size,
-            window=self.training.shuffle_window * (self.training.batch_size // self.training.base_batch_size),
-        )
+        # initial_batch_size, of which a step takes several while the batch size grows; else batch_size
+        rows = self.training.base_batch_size
+        window = self.training.shuffle_window * (self.training.batch_size // rows)
+        data = (recipe.task, recipe.tokenizer, recipe.layout)
+        self.stream = BatchStream(*data, seed=recipe.seed, batch_size=rows, window=window)
         self.budget = Budget(self.training, recipe.task, self.stream, self.model, self.objective)
         self.num_micro_batches = self.training.num_micro_batches(world.size)
         self.sample_generator = SampleGenerator(recipe.samples, self.evaluation_data, self.training.precision)
-        parts = TrainingParts(
-            recipe, world.device, self.evaluation_data, self.model, self.objective, self.sample_generator
-        )
+        built = (self.evaluation_data, self.model, self.objective, self.sample_generator)
+        parts = TrainingParts(recipe, world.device, *built)
         with naming_own_parts(recipe):
             self.warnings = preflight(parts)
         self.validator = Validator(recipe, self.evaluation_data, self.objective, parts.validation_splits(), world)
-        compile_mode = self.training.compile_mode if self.training.compile else None
-        if compile_mode is not None:
-            num_parts = self.num_micro_batches * self.training.batch_size // self.training.base_batch_size
-            check_compile_mode(compile_mode, world.device, num_parts)
-            self.objective.compile_loss(compile_mode)
-        self.parallel_strategy = make_parallel_strategy(
-            self.training.parallel, self.model, world, compile_mode=compile_mode
-        )
+        if self.training.compile:
+            self.objective.compile_loss()
+        strategy = make_parallel_strategy(self.training.parallel, self.model, world, is_compiled=self.training.compile)
+        self.parallel_strategy = strategy
         self.optimizer = recipe.optimizer.build(self.model, self.parameter_options)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.training.precision == "fp16")
         self.state = TrainingState()
-        self._sums = MetricSums(recipe, world)
+        self._sums = MetricSums(recipe.optimizer.learning_rate, world)
         precision = resolve_matmul_precision(self.training.precision, self.training.tf32, world.device)
         self.timings = Timings(world, precision)
         self.makes_batches_ahead = world.device.type != "cpu"
@@ -338,8 +328,6 @@ class Trainer:
         """Forward and backward passes of the micro-batches."""
         _seed_dropout(self.world.device, _dropout_seed(self.recipe.seed, self.state.step, self.world.rank))
         self.optimizer.zero_grad(set_to_none=True)
-        if self.training.compile and self.world.device.type == "cuda":
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         last = batches.micro_batches[-1]
         for micro_batch in batches.micro_batches:
             batch = micro_batch.to(self.world.device)
