@@ -9,7 +9,8 @@
 - `log.operators` counts operators; a fused attention or LSTM counts as one, each way.
 
 It does not show whether CUDA has a kernel for an operator and a dtype, its rounding, its memory and time, generators of
-a device (random numbers are those of the CPU's) and what is chosen by `is_cuda` (flash-linear-attention).
+a device (random numbers are those of the CPU's), half precision, and what is chosen by `is_cuda`
+(flash-linear-attention).
 """
 
 import contextlib
@@ -68,12 +69,6 @@ FACTORIES = (
     "triu_indices",
 )
 """Operators without a tensor among their arguments, beside those that fill an empty one."""
-
-
-IN_HALF = ("addmm", "baddbmm", "bmm", "conv1d", "linear", "lstm.input", "matmul", "mm", "scaled_dot_product_attention")
-IN_FLOAT32 = ("cumsum", "exp", "layer_norm", "log", "log_softmax.int", "logsumexp", "nll_loss", "pow.Tensor_Scalar")
-IN_FLOAT32 += ("reciprocal", "rms_norm", "rsqrt", "softmax.int", "softplus", "sum", "sum.dim_IntList")
-"""Operators that autocast computes in half precision, and in float32: those of CUDA that are used here."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +272,7 @@ def _is_available() -> bool:
 
 
 _GUARD, _HOOKS = _Guard(), _Hooks()
-_LIBRARY, _FALLBACK = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+_LIBRARY = torch.library.Library("aten", "IMPL")
 
 
 @cache
@@ -293,7 +288,7 @@ def _register() -> torch.device:
         is_initialized=lambda: True,
         _is_in_bad_fork=lambda: False,
         manual_seed_all=lambda seed: None,
-        get_amp_supported_dtype=lambda: [torch.bfloat16, torch.float16],
+        get_amp_supported_dtype=lambda: [],
     )
     backend_registration._setup_privateuseone_for_python_backend(NAME, module, _HOOKS, _GUARD)
     _LIBRARY.impl("empty.memory_format", _empty, "PrivateUse1")
@@ -302,26 +297,7 @@ def _register() -> torch.device:
         _LIBRARY.impl(name, _factory(name), "PrivateUse1")
     for name in FUSED:
         _LIBRARY.impl(name, _fused(name), "AutogradPrivateUse1")
-    for name in (*IN_HALF, *IN_FLOAT32):
-        _LIBRARY.impl(name, _autocast(name), "AutocastPrivateUse1")
-    _FALLBACK.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     return torch.device(NAME, 0)
-
-
-def _autocast(name: str) -> Callable[..., Any]:
-    _, func = _operator(name)
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        dtype = torch.get_autocast_dtype(NAME) if name in IN_HALF else torch.float32
-
-        def cast(x: Any) -> Any:
-            is_cast = isinstance(x, SimulatedTensor) and x.is_floating_point() and x.dtype != torch.float64
-            return x.to(dtype) if is_cast else x
-
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
-            return func(*tree_map(cast, args), **tree_map(cast, kwargs))
-
-    return run
 
 
 def _operator(name: str) -> tuple[str, Any]:

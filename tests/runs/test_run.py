@@ -341,7 +341,7 @@ def test_a_grid_that_could_not_be_evaluated_is_refused_before_training(tmp_path:
 def test_a_grid_of_parts_that_files_have_not_is_refused_with_what_takes_those_they_have(tmp_path: Path) -> None:
     mine = QuestionFiles(train_file=str(Path(__file__).parents[1] / "text" / "texts" / "questions.jsonl"))
     recipe = replace(number_loss_small_was(), task=mine, device="cpu")
-    message = r"^evaluation.grid: test: there is no \d; there are: 1 test; evaluation.grid=null evaluates all cells$"
+    message = r"^evaluation.grid: test: there is no \d; there are: 1 test \(null: the default grid\)$"
     with pytest.raises(UserError, match=message):
         train(recipe, runs_dir=tmp_path, quiet=True)
     assert list(tmp_path.iterdir()) == []

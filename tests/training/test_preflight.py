@@ -70,7 +70,7 @@ def chosen(tokenizer: Subwords, task: QuestionFiles, loss: object) -> Recipe:
 def doubts(made: Recipe) -> list[str]:
     """The warnings about digits that the loss does not see."""
     objective = made.objective.build(made.tokenizer.build_vocabulary(made.task))
-    return check_number_coverage(TrainingParts(made, torch.device("cpu"), None, None, objective, None))  # type: ignore[arg-type]
+    return check_number_coverage(TrainingParts(made, torch.device("cpu"), None, None, objective))  # type: ignore[arg-type]
 
 
 def test_digits_without_number_loss_give_a_warning_with_their_share_and_a_remedy(pieces: Path, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_loss_that_reads_numbers_in_another_order_than_the_tokenizer_writes_th
 
     def check(made: Recipe) -> list[str]:
         objective = made.objective.build(made.tokenizer.build_vocabulary(made.task))
-        return check_digit_order(TrainingParts(made, torch.device("cpu"), None, None, objective, None))  # type: ignore[arg-type]
+        return check_digit_order(TrainingParts(made, torch.device("cpu"), None, None, objective))  # type: ignore[arg-type]
 
     with pytest.raises(UserError, match=rf"^objective.loss.digit_order: must be {right}, .*, not {wrong}$"):
         check(replace(made, objective=Supervised(loss(digit_order=wrong))))

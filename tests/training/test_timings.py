@@ -12,7 +12,7 @@ from numerate.errors import UserError
 from numerate.runs.train import train
 from numerate.training.distributed import World
 from numerate.training.optimizer import AdamW
-from numerate.training.peak_flops import peak_flops, resolve_matmul_precision
+from numerate.training.peak_flops import peak_flops
 from numerate.training.recipe import Training
 from numerate.training.timings import Timings, format_throughput
 from small_runs import metrics, small
@@ -34,7 +34,7 @@ class Used:
 def test_speeds_leave_out_what_is_not_training(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    timings = Timings(World(CPU, size=2), "fp32")
+    timings = Timings(World(CPU, size=2), Training(precision="fp32"))
     timings.peak = 1e6
     assert timings.next_record(Used(1, 100, 1000)) is None, "the first steps compile and warm up"
     clock[0] = 4.0
@@ -48,16 +48,18 @@ def test_speeds_leave_out_what_is_not_training(monkeypatch: pytest.MonkeyPatch) 
     assert line["peak_memory_bytes"] > 1e6
 
 
-def test_limits_are_stated_by_name() -> None:
+def test_limits_are_stated_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert peak_flops("NVIDIA A100-SXM4-80GB", "bf16") == 312e12
     assert peak_flops("NVIDIA H100 PCIe", "bf16") == 756e12
     assert peak_flops("NVIDIA H200", "tf32") == 494e12
     assert peak_flops("NVIDIA A10", "fp32") == 31.2e12
     assert peak_flops("NVIDIA A10", "fp16") == 125e12
     assert peak_flops("Something else", "bf16") is None
-    assert resolve_matmul_precision("bf16", True, CPU) == "bf16"
-    assert resolve_matmul_precision("fp32", True, CPU) == "fp32"
-    assert resolve_matmul_precision("fp32", True, torch.device("cuda")) == "tf32"
+    assert Timings(World(CPU), Training(precision="bf16", tf32=True)).matmul_precision == "bf16"
+    assert Timings(World(CPU), Training(precision="fp32", tf32=True)).matmul_precision == "fp32"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A10")
+    timings = Timings(World(torch.device("cuda")), Training(precision="fp32", tf32=True))
+    assert (timings.matmul_precision, timings.peak) == ("tf32", 62.5e12)
 
 
 def test_a_speed_is_shown_in_a_few_words() -> None:

@@ -48,15 +48,13 @@ class Checkpoint:
 
     def read(self, only: Collection[str] | None = None) -> "dict[str, dict[str, Tensor]]":
         """Its tensors by group and name; `only=["weights"]` reads one group. Raises `DamagedError` if a file is not as
-        it was written, `UserError` for a group that it does not have."""
+        it was written, `UserError` if it has no weights of its own."""
         from safetensors.torch import load_file
 
         content, groups = _checked_content(self.path, only), dict[str, dict[str, Any]]()
         if self.is_pretrained:
             raise UserError(f"{self.path}: has no weights; it stands for those that the recipe of its run names")
         for group in content["tensors"] if only is None else only:
-            if group not in content["tensors"]:
-                raise UserError(f"{self.path}: has no {group!r}; available: {', '.join(content['tensors'])}.")
             stored = load_file(self.path / f"{group}.safetensors")
             groups[group] = {name: stored[entry["under"]] for name, entry in content["tensors"][group].items()}
         return groups

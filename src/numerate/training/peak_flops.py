@@ -5,12 +5,6 @@ The specified values for dense matrix products, without sparsity, at boost clock
 and RTX values are those with float32 accumulation.
 """
 
-from typing import Literal
-
-import torch
-
-MatmulPrecision = Literal["bf16", "fp16", "tf32", "fp32"]
-
 TERAFLOPS: dict[str, tuple[float, float, float]] = {
     "B200": (2250, 1125, 75),
     "H200 NVL": (835, 418, 60),
@@ -31,16 +25,8 @@ TERAFLOPS: dict[str, tuple[float, float, float]] = {
 fp16), TF32 and float32 products. Of others no share is recorded."""
 
 
-def peak_flops(device_name: str, matmul_precision: MatmulPrecision) -> float | None:
+def peak_flops(device_name: str, matmul_precision: str) -> float | None:
     """The specified floating-point operations per second of a GPU by name, such as 312e12 of an A100 with bf16; None if
     unknown."""
     column = {"tf32": 1, "fp32": 2}.get(matmul_precision, 0)
     return next((1e12 * values[column] for name, values in TERAFLOPS.items() if name in device_name), None)
-
-
-def resolve_matmul_precision(precision: str, tf32: bool, device: torch.device) -> MatmulPrecision:
-    """The precision of matrix products: half precision if a recipe sets it, otherwise TF32 (on CUDA, if set) or
-    float32."""
-    if precision in ("bf16", "fp16"):
-        return precision  # type: ignore[return-value]
-    return "tf32" if tf32 and device.type == "cuda" else "fp32"

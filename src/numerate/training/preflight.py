@@ -38,7 +38,6 @@ from numerate.training.own_parts import (
     task_problems,
 )
 from numerate.training.recipe import Recipe
-from numerate.training.samples import SampleGenerator
 from numerate.vocabulary import UNK
 
 
@@ -51,7 +50,6 @@ class TrainingParts:
     evaluation_data: EvaluationData
     model: Model
     objective: ObjectiveModule
-    sample_generator: SampleGenerator
 
     @cached_property
     def longest_rows(self) -> Tokens:
@@ -183,23 +181,18 @@ def check_grid(parts: TrainingParts) -> list[str]:
     text, task = parts.recipe.evaluation.grid, parts.recipe.task
     if text is None and not task.training_spans():
         return []
-    requested: tuple[int, ...] = ()
     try:
         corner_warnings = []
         grid = evaluator.resolve_grid(task, text)
         for corner in grid.corners(smallest=True):
-            requested = tuple(dict(corner).values())
             task.at_cell(**dict(corner))
         for corner in grid.corners():
-            requested = tuple(dict(corner).values())
             largest = parts.evaluation_data.longest_rows(task.at_cell(**dict(corner)), split="test").to(parts.device)
             corner_warnings += parts.model.check_tokens(largest, parts.longest_rows)
     except UserError as error:
         reason = str(error).removeprefix("grid: ")
         if text is not None:
-            cells = task.cells() if requested else None
-            hint = "" if cells is None or requested in cells else "; evaluation.grid=null evaluates all cells"
-            raise UserError(f"evaluation.grid: {reason}{hint}") from error
+            raise UserError(f"evaluation.grid: {reason} (null: the default grid)") from error
         corner_warnings = [f"{reason}; set evaluation.grid to a smaller one"]
     replaced_warning = evaluator.warn_replaced_grid(task, text)
     warnings = [] if replaced_warning is None else [replaced_warning]
@@ -242,11 +235,6 @@ def check_digit_order(parts: TrainingParts) -> list[str]:
     return []
 
 
-def check_samples(parts: TrainingParts) -> list[str]:
-    """Prompts longer than the context are left out, and characters that the tokenizer does not know are lost."""
-    return parts.sample_generator.warnings
-
-
 CHECKS: tuple[Callable[[TrainingParts], list[str]], ...] = (
     check_precision,
     check_evaluation_kind,
@@ -259,7 +247,6 @@ CHECKS: tuple[Callable[[TrainingParts], list[str]], ...] = (
     check_data,
     check_number_coverage,
     check_digit_order,
-    check_samples,
 )
 """All checks of a new run, in the order of their warnings."""
 

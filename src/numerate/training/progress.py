@@ -21,8 +21,7 @@ class ProgressBar:
         2026-03-01 12:00:30  addition_abacus 500/2500 (20 %), 2:04 left, loss 0.0123
 
     Lines go to `log_path` as well; without `show` they go only there. A closed terminal, or a log that cannot be
-    written, never stops the run. `estimate_seconds_left` returns a better estimate of the seconds left than the average
-    time per step. Times are taken from a monotonic clock.
+    written, never stops the run. `estimate_seconds_left` is asked in place of the average time per step.
     """
 
     def __init__(

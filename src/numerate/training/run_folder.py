@@ -32,13 +32,7 @@ _START_KEYS = ("command", "git", "hardware", "versions", "times")
 
 
 class RunFolder:
-    """The folder of one run. Reading requires no lock; writing requires `lock()`. For example:
-
-    run = RunFolder.create(resolve_runs_dir(), "addition_abacus", "3f2a9c01b7de", {"recipe": tree})
-    with run.lock():
-        run.record_start(metadata)
-        run.append("metrics.jsonl", {"step": 500, "loss": 0.0123})
-    """
+    """The folder of one run. Reading requires no lock; writing requires `lock()`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

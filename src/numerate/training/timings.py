@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from numerate.training.distributed import World
-from numerate.training.peak_flops import MatmulPrecision, peak_flops
+from numerate.training.peak_flops import peak_flops
+from numerate.training.recipe import Training
 from numerate.training.training_state import TrainingState
 
 
@@ -26,10 +27,11 @@ class Timings:
     left out if unknown. `peak_memory_bytes` is the peak memory so far.
     """
 
-    def __init__(self, world: World, matmul_precision: MatmulPrecision) -> None:
-        self.world, self.matmul_precision = world, matmul_precision
+    def __init__(self, world: World, training: Training) -> None:
         is_cuda = world.device.type == "cuda"
-        self.peak = peak_flops(torch.cuda.get_device_name(world.device), matmul_precision) if is_cuda else None
+        rounds = training.precision == "fp32" and training.tf32 and is_cuda
+        self.world, self.matmul_precision = world, "tf32" if rounds else training.precision
+        self.peak = peak_flops(torch.cuda.get_device_name(world.device), self.matmul_precision) if is_cuda else None
         self._previous: tuple[float, int, int] | None = None
         self._paused_seconds = 0.0
 

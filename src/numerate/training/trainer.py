@@ -21,7 +21,6 @@ from numerate.training.distributed import World
 from numerate.training.objective import ObjectiveModule
 from numerate.training.own_parts import naming_own_parts
 from numerate.training.parallel import make_parallel_strategy
-from numerate.training.peak_flops import resolve_matmul_precision
 from numerate.training.precision import autocast, resolve_precision, tf32_matmul
 from numerate.training.prefetch import Prefetcher
 from numerate.training.preflight import (
@@ -109,10 +108,9 @@ class Trainer:
         self.budget = Budget(self.training, recipe.task, self.stream, self.model, self.objective)
         self.num_micro_batches = self.training.num_micro_batches(world.size)
         self.sample_generator = SampleGenerator(recipe.samples, self.evaluation_data, self.training.precision)
-        built = (self.evaluation_data, self.model, self.objective, self.sample_generator)
-        parts = TrainingParts(recipe, world.device, *built)
+        parts = TrainingParts(recipe, world.device, self.evaluation_data, self.model, self.objective)
         with naming_own_parts(recipe):
-            self.warnings = preflight(parts)
+            self.warnings = preflight(parts) + self.sample_generator.warnings
         self.validator = Validator(recipe, self.evaluation_data, self.objective, parts.validation_splits(), world)
         if self.training.compile:
             self.objective.compile_loss()
@@ -122,8 +120,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.training.precision == "fp16")
         self.state = TrainingState()
         self._sums = MetricSums(recipe.optimizer.learning_rate, world)
-        precision = resolve_matmul_precision(self.training.precision, self.training.tf32, world.device)
-        self.timings = Timings(world, precision)
+        self.timings = Timings(world, self.training)
         self.makes_batches_ahead = world.device.type != "cpu"
         """Whether a background thread makes the batches of the next step. On the CPU it would compete with the step."""
         self.prefetcher: Prefetcher[Any, Any] = Prefetcher(self._make_micro_batches, self._next_batch_key)
@@ -214,10 +211,8 @@ class Trainer:
         self.model.eval()
 
     def start_training(self, stop: Stop) -> None:
-        """Prepares training before the first step; `stop` may interrupt it. The initial model is evaluated and saved if
-        there is no step to take, or with `evaluate_at_start`. An evaluation that an interruption left pending is run
-        now.
-        """
+        """Evaluates and saves the initial model if there is no step to take, or with `evaluate_at_start`, and runs an
+        evaluation that an interruption left pending; `stop` may interrupt it."""
         self._stop = stop
         self._start_time = self._last_save_time = time.monotonic()
         self._last_saved_step, self._is_checkpoint_overdue = self.state.step, False
@@ -255,8 +250,8 @@ class Trainer:
             self.save()
 
     def _stop_flags(self) -> dict[str, int]:
-        """The number of processes in which a stop was requested (by a signal, or because the launcher has exited), in
-        which the time limit is reached, and in which a checkpoint is overdue."""
+        """The number of processes in which a stop was requested (by a signal, or because the launcher has exited), the
+        time limit is reached, and a checkpoint is overdue."""
         now, limit, interval = time.monotonic(), self.training.minutes, self.training.checkpoint_minutes
         return self.world.sum_counts(
             {
@@ -376,8 +371,7 @@ class Trainer:
                 self.on_event("warning", {"text": text})
 
     def _evaluate(self) -> None:
-        """Evaluates this step and generates its samples. If interrupted, `state.pending` is what the next session has
-        to do first: "evaluation" (and then samples) or "samples"; "" if nothing."""
+        """Evaluates this step and generates its samples; if interrupted, `state.pending` says what is left to do."""
         state = self.state
         self.prefetcher.wait()  # the task may not be thread-safe
         with contextlib.suppress(Stopped):
