@@ -116,13 +116,6 @@ def test_where_nothing_is_right_the_loss_decides_and_a_resumed_run_keeps_it(tmp_
     assert best_and_lines(halves)[0] == best
 
 
-def test_symbols_are_chosen_as_before_and_no_loss_is_measured(tmp_path: Path) -> None:
-    made = train(small("task.digits=6"), runs_dir=tmp_path, quiet=True)
-    best, lines = best_and_lines(made)
-    assert best["step"] == 8, "ties to the later"
-    assert not any("validation_loss" in line for line in lines)
-
-
 @dataclass(frozen=True)
 class Judged(AnswerKind):
     """Answers judged by their length and their first digit."""

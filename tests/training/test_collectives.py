@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from numerate.api import recipe
 from numerate.training.distributed import World
-from numerate.training.parallel import MAX_GRAPHS, DDPStrategy
+from numerate.training.parallel import DDPStrategy
 from numerate.training.trainer import Trainer
 
 PROCESSES, LAYERS = 4, 3
@@ -74,12 +74,3 @@ def test_gradients_are_summed_once_in_a_step_of_any_number_of_micro_batches(way:
     gathered = sent.counts.pop("_allgather_base_", 0)
     assert sent.counts == SUMS[way]
     assert gathered == (parts * (1 + 2 * LAYERS) if way == "fsdp" else 0)
-
-
-def test_a_sharded_model_may_be_compiled_for_as_many_layers_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda function, **settings: function)
-    with torch._dynamo.config.patch(recompile_limit=8, accumulated_recompile_limit=8, allow_rnn=False):
-        compiled = recipe("addition_abacus", *SMALL, "training.parallel=fsdp", "training.compile=true")
-        Trainer(compiled, World(torch.device("cpu"), 0, PROCESSES))
-        assert torch._dynamo.config.recompile_limit >= MAX_GRAPHS
-        assert torch._dynamo.config.allow_rnn

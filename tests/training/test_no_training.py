@@ -15,7 +15,7 @@ from numerate.config import override
 from numerate.errors import UserError
 from numerate.runs.run import Run, load
 from numerate.runs.train import train
-from numerate.training.recipe import Recipe, Training
+from numerate.training.recipe import Recipe
 
 TINY = Path(__file__).parent.parent / "text" / "tiny"
 
@@ -29,12 +29,6 @@ NONE = ["training.steps=0", "training.best_metric=loss"]
 
 def small(*more: str) -> Recipe:
     return small_runs.small(OWN, *more)
-
-
-def test_no_steps_are_a_budget_and_fewer_are_not() -> None:
-    assert Training(steps=0).steps == 0
-    with pytest.raises(UserError, match="steps: "):
-        Training(steps=-1)
 
 
 def test_a_run_without_training_is_its_start_evaluated(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import torch
 
 from numerate.batch import Batch, Model, StepContext
 from numerate.config import Span
-from numerate.errors import UserError
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.models.backbone import Loop, Stack
 from numerate.models.decoder import Decoder
@@ -214,16 +213,3 @@ def test_operations_are_a_forward_of_all_turns_and_a_backward_of_those_that_lear
         once = model_of(trunk)
         for objective in (Progressive(), Supervised()):
             assert objective.build(VOCABULARY).flops(once, batch) == 3 * once.flops(rows, time)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"alpha": 1.5}, "^alpha: must be .*, not 1.5"),
-        ({"alpha": -0.1}, "^alpha: "),
-        ({"max_grad_loops": 0}, "^max_grad_loops: "),
-    ],
-)
-def test_impossible_values_are_refused_by_name(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        Progressive(**settings)

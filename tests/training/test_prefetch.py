@@ -8,15 +8,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 
 import small_runs
-from numerate.errors import OperationalError
 from numerate.runs.train import TrainedRun, train
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.task import Questions
@@ -132,50 +130,6 @@ def test_a_run_is_the_same_to_the_last_bit_stopped_and_resumed_too(
     resumed = trained(tmp_path / "ahead", *more)
     assert same(weights(plain), weights(resumed))
     assert metrics(plain) == metrics(resumed)
-
-
-def test_a_text_is_read_in_its_order(
-    ahead: Callable[[bool], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("tokenizers", reason="the extra huggingface has it")
-    from text_corpus import recipe_of, task_in
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    text, runs = replace(task_in(tmp_path), order="published"), []
-    for on in (False, True):
-        ahead(on)
-        runs.append(train(recipe_of(text, steps=8), runs_dir=tmp_path / str(on), quiet=True))
-    assert metrics(runs[0]) == metrics(runs[1])
-    assert same(weights(runs[0]), weights(runs[1]))
-
-
-@dataclass(frozen=True)
-class Failing(Arithmetic):
-    """Additions, of which some cannot be drawn."""
-
-    block_size: ClassVar[int] = 64
-
-    def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
-        if split == "train" and start >= 128:
-            raise OperationalError(f"no examples from {start} on")
-        return super().examples(split, seed, start, count)  # type: ignore[arg-type]
-
-
-def test_an_error_in_drawing_ends_the_run_after_the_steps_before_it(
-    ahead: Callable[[bool], None], tmp_path: Path
-) -> None:
-    found = []
-    for on in (False, True):
-        ahead(on)
-        recipe = small_runs.small(OWN, "training.shuffle_window=4")
-        recipe = replace(recipe, task=Failing(**vars(recipe.task)))
-        trainer = Trainer(recipe, World.join("cpu"))
-        with pytest.raises(OperationalError, match="no examples from 128 on"):
-            trainer.train()
-        found.append((trainer.state.step, [float(p.detach().sum()) for p in trainer.model.parameters()]))
-    assert found[0] == found[1]
-    assert found[0][0] == 8
-    assert threads() == []
 
 
 def test_nothing_is_drawn_in_the_background_during_an_evaluation(

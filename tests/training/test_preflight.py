@@ -25,7 +25,6 @@ from numerate.runs.train import train
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Example, Task
 from numerate.text.tasks.question_files import QuestionFiles
-from numerate.text.tokenizers.coverage import Coverage
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import PerDigit
 from numerate.tokenizers.layout import Seq2Seq
@@ -110,12 +109,6 @@ def test_a_loss_that_reads_numbers_in_another_order_than_the_tokenizer_writes_th
     assert check(replace(made, objective=Supervised(loss(digit_order=right)))) == []
     assert check(replace(made, objective=Supervised(NumberToken(digit_order=wrong)))) == [], "digits are read singly"
     assert check(replace(made, task=Sorting(), objective=Supervised(loss(digit_order=wrong)))) == [], "no number there"
-
-
-def test_the_share_is_of_all_digits_those_unknown_to_the_tokenizer_too() -> None:
-    pieces = ("7", " 12", " +", "[UNK]")
-    found = Coverage.from_token_ids(["7 + 12", "99"], [[0, 2, 1], [3]], pieces, {0})
-    assert (found.num_digits, found.num_covered_digits, found.other_tokens) == (5, 1, ((" 12", 1),))
 
 
 def test_rows_left_out_of_training_give_a_warning_at_the_start(tmp_path: Path) -> None:

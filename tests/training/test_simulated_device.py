@@ -153,21 +153,6 @@ def test_clipping_and_the_optimizer_take_all_parameters_at_once() -> None:
     assert not {"addcdiv_", "linalg_vector_norm"} & {name for name, count in log.operators.items() if count > 1}
 
 
-@torch.no_grad()
-def test_masks_biases_and_noise_are_made_once_for_all_loops(vocabulary: Any, make_tokens: Any) -> None:
-    model = looped(Progressive(), positions=(FIRE(),), backbone=Loop(initial_state="noise")).model.build(vocabulary, 0)
-    per_loop = []
-    with simulated_device() as log:
-        model, tokens = model.to(DEVICE), make_tokens([7, 5]).to(DEVICE)
-        for loops in (1, 1, 2, 3):
-            log.clear()
-            model(tokens, loops=loops)
-            per_loop.append(log.operators.copy())
-    _, one, two, three = per_loop
-    assert two - one == three - two
-    assert not {"masked_fill", "arange", "le", "log", "bitwise_xor"} & set(two - one)
-
-
 @pytest.mark.parametrize(
     "name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW if name not in FAST)]
 )

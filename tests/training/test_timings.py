@@ -100,18 +100,9 @@ def test_parts_are_as_many_as_it_takes() -> None:
 
 def test_a_batch_may_be_given_in_tokens_of_text() -> None:
     text = ["task=LanguageModeling", "tokenizer=TokenIds", "layout=NextToken"]
-    found = recipe(
-        "addition_abacus",
-        *text,
-        "task.context_length=1024",
-        "training.batch_tokens=524288",
-        "training.micro_batch_size=64",
-    )
-    assert (found.training.batch_size, found.training.batch_tokens, found.training.num_micro_batches(2)) == (
-        512,
-        None,
-        4,
-    )
+    sizes = ("task.context_length=1024", "training.batch_tokens=524288", "training.micro_batch_size=64")
+    training = recipe("addition_abacus", *text, *sizes).training
+    assert (training.batch_size, training.batch_tokens, training.num_micro_batches(2)) == (512, None, 4)
     with pytest.raises(UserError, match=r"training.batch_tokens: must be a multiple of context_length=512, not 1000"):
         recipe("addition_abacus", *text, "training.batch_tokens=1000")
     with pytest.raises(
