@@ -16,11 +16,7 @@ class Stopped(Exception):
 
 
 class Stop:
-    """Turns SIGINT (Ctrl-C), SIGTERM and SIGHUP into a flag that the training loop checks after each batch.
-
-        with Stop() as stop:
-            while not stop.requested:
-                step()
+    """Turns SIGINT (Ctrl-C), SIGTERM and SIGHUP, within its context, into a flag that is checked after each batch.
 
     A second Ctrl-C stops immediately with `KeyboardInterrupt`. An ignored SIGHUP (`nohup`) stays ignored. The previous
     handlers are restored at the end. Outside the main thread, where Python allows no handlers, and with
