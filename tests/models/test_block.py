@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn import functional
 
 from numerate.mixers.mixer import Context, TokenMixer
 from numerate.models.backbone import Stack
-from numerate.models.block import Block, FeedForward, build_norm, gated_activation
+from numerate.models.block import Block, FeedForward, build_norm
 
 
 def inputs(*shape: int) -> torch.Tensor:
@@ -119,13 +118,3 @@ def test_injection_adds_the_input_again_before_every_further_block() -> None:
         torch.testing.assert_close(trunk.prefill(x, CONTEXT)[0], expected)
         indices = torch.tensor([[0, 2], [1, 1]])
         torch.testing.assert_close(trunk(x, CONTEXT, indices), expected[torch.arange(2)[:, None], indices])
-
-
-@pytest.mark.parametrize("activation", [functional.silu, functional.gelu])
-def test_a_gate_and_its_gradient_are_those_of_its_formula(activation: torch.nn.Module) -> None:
-    hidden = torch.randn(2, 3, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    weight = torch.randn(2, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    output, wanted = gated_activation(hidden, activation), activation(hidden[..., :5]) * hidden[..., 5:]
-    torch.testing.assert_close(output, wanted, atol=1e-12, rtol=1e-12)
-    found, expected = (torch.autograd.grad((one * weight).sum(), hidden)[0] for one in (output, wanted))
-    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)

@@ -23,6 +23,8 @@ WITHDRAWN = {
     r"setting (Local|Ray|Slurm|InProcess)\.stack_size": "training of many small models as one",
     r"Mixer RWKV4|setting RWKV4\..*": "RWKV-4",
     r"Mixer S4D|setting S4D\..*": "S4D, of the reserve",
+    r"Position CoPE|setting CoPE\..*": "CoPE",
+    r"Loss SoftLabels|setting SoftLabels\..*": "soft labels",
     r"numerate\.wrap_task": "wrap_task",
     r"numerate\.non_quantities": "non_quantities",
     r"word data grid=": "tasks for lm-evaluation-harness",

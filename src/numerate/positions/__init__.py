@@ -22,7 +22,6 @@ CATALOGUE = {
         "ALiBi": "bias",
         "T5Bias": "bias",
         "Window": "bias",
-        "CoPE": "contextual",
     },
 }
 __getattr__ = lazy_getattr("positions", CATALOGUE)
