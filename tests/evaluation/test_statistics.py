@@ -7,7 +7,6 @@ from numerate.errors import UserError
 from numerate.evaluation import statistics
 from numerate.evaluation.statistics import (
     interquartile_mean,
-    newcombe_interval,
     region_mean,
     seed_band,
     stratified_bootstrap_interval,
@@ -60,27 +59,6 @@ def test_counts_that_cannot_be_have_no_interval(correct, count):
         wilson_interval(correct, count)
     with pytest.raises(UserError, match=r"level=0\.95"):
         wilson_interval(1, 2, 95)
-
-
-def test_a_difference_is_of_whole_counts():
-    for count in ((1.5, 2), (1, 2.5)):
-        with pytest.raises(UserError, match="must be integers"):
-            newcombe_interval((1, 2), count)
-    with pytest.raises(UserError, match="at least 1"):
-        newcombe_interval((0, 0), (1, 2))
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "low", "high"),
-    [  # Newcombe (1998), part II, table II, method 10
-        ((56, 70), (48, 80), 0.0524, 0.3339),
-        ((9, 10), (3, 10), 0.1705, 0.8090),
-        ((10, 10), (0, 10), 0.6075, 1.0),
-    ],
-)
-def test_a_difference_agrees_with_published_intervals(first, second, low, high):
-    gap = newcombe_interval(first, second)
-    assert (gap.low, gap.high) == (pytest.approx(low, abs=6e-5), pytest.approx(high, abs=6e-5))
 
 
 def test_the_mean_of_a_region_with_equal_counts_has_the_pooled_interval():

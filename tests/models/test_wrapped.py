@@ -1,4 +1,4 @@
-"""Any module from ids to logits is a model: trained, resumed, and decoded with or without a cache of its own."""
+"""Any module from ids to logits is a model: trained, resumed, and decoded."""
 
 import shutil
 import sys
@@ -43,34 +43,6 @@ def llama(vocab_size: int) -> nn.Module:
 
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     return LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, **sizes))
-
-
-class WithCache(nn.Module):
-    """The same GRU, which keeps its state; its `step` may be wrong on purpose."""
-
-    def __init__(self, vocab_size: int, fault: float) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocab_size, 32)
-        self.gru = nn.GRU(32, 32, batch_first=True)
-        self.head = nn.Linear(32, vocab_size)
-        self.fault = fault
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return cast(Tensor, self.head(self.gru(self.embedding(ids))[0]))
-
-    def prefill(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        states = self.gru(self.embedding(ids))[0]
-        last = states[torch.arange(len(ids)), lengths - 1]
-        return self.head(last), last[None].contiguous()
-
-    def step(self, ids: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        states, state = self.gru(self.embedding(ids[:, None]), state)
-        return self.head(states[:, 0]) + self.fault, state
-
-
-@numerate.wrap_model
-def cached_gru(vocab_size: int, fault: float = 0.0) -> nn.Module:
-    return WithCache(vocab_size, fault)
 
 
 @numerate.wrap_model
@@ -129,7 +101,7 @@ def test_a_module_is_trained_and_resumed_bit_by_bit(tmp_path: Path) -> None:
     assert loaded.report().exists()
 
 
-@pytest.mark.parametrize("spec", [TinyGRU(), cached_gru(), llama()], ids=["no cache", "a cache", "of transformers"])
+@pytest.mark.parametrize("spec", [TinyGRU(), llama()], ids=["of torch", "of transformers"])
 def test_it_decodes_what_it_computes_at_once(spec: Any, make_tokens: Any, vocabulary: Any) -> None:
     model, tokens = spec.build(vocabulary, 0).eval(), make_tokens([9, 9, 9])
     lengths, rows = torch.tensor([1, 5, 3]), torch.arange(3)
@@ -154,7 +126,6 @@ def test_it_decodes_what_it_computes_at_once(spec: Any, make_tokens: Any, vocabu
             r"model: faulty must return logits of rows x time x vocabulary, .* \(1, 9, 20\), not \(1, 9, 21\)",
         ),
         (faulty(fault="is too short"), "model: faulty cannot read a row of 9 tokens: index out of range"),
-        (cached_gru(fault=0.5), "model: cached_gru must compute in prefill and step what it computes in forward"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

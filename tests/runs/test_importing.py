@@ -14,7 +14,7 @@ from torch import Tensor
 import numerate
 from numerate.batch import Tokens
 from numerate.cli import main
-from numerate.config import save_yaml, to_tree
+from numerate.config import to_tree, yaml_text
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.integrations.weight_files import read_weights
@@ -117,7 +117,7 @@ def test_a_checkpoint_that_a_recipe_would_take_in_part_is_refused_with_the_tenso
     torch.save({"model": weights}, "ckpt.pt")
     with pytest.raises(UserError, match=rf"^ckpt\.pt: .*{message}"):
         import_published("ckpt.pt", recipe_of(spec))
-    save_yaml(to_tree(recipe_of(spec)), Path("recipe.yaml"))
+    Path("recipe.yaml").write_text(yaml_text(to_tree(recipe_of(spec))))
     assert main(["import", "ckpt.pt", "recipe=recipe.yaml"]) == 2
     assert message.split(r"\.")[0].split(" ")[-1].strip("(") in capsys.readouterr().err
     assert not Path("runs").exists()
@@ -154,7 +154,7 @@ def test_logits_that_differ_from_the_reference_are_refused(
     save_file(given, "logits.safetensors")
     with pytest.raises(UserError, match=rf"^check: logits differ from logits\.safetensors .*{message}"):
         import_published("ckpt.pt", recipe_of(spec), check="logits.safetensors")
-    save_yaml(to_tree(recipe_of(spec)), Path("recipe.yaml"))
+    Path("recipe.yaml").write_text(yaml_text(to_tree(recipe_of(spec))))
     assert main(["import", "ckpt.pt", "recipe=recipe.yaml", "check=logits.safetensors"]) == 2
     assert "logits differ from logits.safetensors" in capsys.readouterr().err
     assert not Path("runs").exists()

@@ -10,7 +10,6 @@ from numerate.config.saving import identity as identity
 from numerate.config.saving import identity_of_values as identity_of_values
 from numerate.config.saving import load_yaml as load_yaml
 from numerate.config.saving import parse_yaml as parse_yaml
-from numerate.config.saving import save_yaml as save_yaml
 from numerate.config.saving import to_tree as to_tree
 from numerate.config.saving import yaml_text as yaml_text
 from numerate.config.settings import Spec as Spec

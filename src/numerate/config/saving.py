@@ -34,7 +34,7 @@ from numerate.config.values import (
     join_path,
     settings_of,
 )
-from numerate.errors import OperationalError, UserError
+from numerate.errors import UserError
 from numerate.plain_yaml import load_plain_yaml, plain_loader
 
 TreeCache = dict[int, tuple[Any, Any]]
@@ -161,31 +161,6 @@ def parse_yaml(text: str, source_path: str | Path = "text") -> Any:
         line = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         raise UserError(f"{source_path}{line}: invalid YAML: {problem}") from error
-
-
-def save_yaml(tree: object, path: str | Path) -> None:
-    """Writes plain data as YAML, atomically: to a temporary file, which is then renamed.
-
-    Raises `UserError` for a folder that is not writable, `OperationalError` for a full or failing disk.
-    """
-    target = Path(path)
-    temporary_path = target.with_name(f".{target.name}-{os.getpid()}")
-    text = yaml_text(tree)
-    try:
-        try:
-            with open(temporary_path, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary_path, target)
-        finally:
-            temporary_path.unlink(missing_ok=True)
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise UserError(f"{target}: cannot be written: {error.strerror}") from error
-    except OSError as error:
-        raise OperationalError(
-            f"{target}: could not be written: {error.strerror}; the previous file is unchanged"
-        ) from error
 
 
 def load_yaml(path: str | Path) -> Any:

@@ -8,7 +8,7 @@ proportions are fractions from 0 to 1.
 |---|---|---|
 | how well a model was measured | one cell | `wilson_interval`; with guaranteed coverage Clopper and Pearson's (below) |
 | the same | a region of cells | `region_mean` |
-| how far two models are apart | one seed each | `paired_difference` on the same questions, else `newcombe_interval` |
+| how far two models are apart | one seed each | `paired_difference` on the same questions |
 | how often training succeeds | seeds | `success_rate`; `fisher_exact` tests two of them |
 | what a typical seed gives | seeds | `interquartile_mean`, or the median |
 | how uncertain that is | five seeds or more | `stratified_bootstrap_interval`, also over several tasks |
@@ -24,7 +24,7 @@ tests are two-sided.
 
 scipy.stats computes the tests, and is imported when one is made, since that takes a second. It also has Clopper and
 Pearson's interval, `scipy.stats.binomtest(correct, count).proportion_ci()`. It lacks Wilson's interval of arrays and of
-fractional counts, Newcombe's interval, the interquartile mean, and Holm's correction. The bootstrap is written here so
+fractional counts, the interquartile mean, and Holm's correction. The bootstrap is written here so
 that tables of results do without scipy.
 """
 
@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import comb, hypot
+from math import comb
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -113,25 +113,6 @@ def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, num_repea
     effective_count = np.float64(len(cells) ** 2 / sum(1.0 / count for _, count in cells) / num_repeats)
     low, high = wilson_interval((value * effective_count).clip(0, effective_count), effective_count, level)
     return Proportion(value, float(low), float(high), sum(count for _, count in cells))
-
-
-def newcombe_interval(first: tuple[int, int], second: tuple[int, int], level: float = 0.95) -> Proportion:
-    """The difference of two proportions, each given as (correct, count), with Newcombe's interval.
-
-    The hybrid score interval, method 10 of Newcombe (1998),
-    https://doi.org/10.1002/(SICI)1097-0258(19980430)17:8<873::AID-SIM779>3.0.CO;2-I. The samples are assumed to be
-    independent; for two models on the same questions it is slightly too wide: `paired_difference`.
-
-    >>> gap = newcombe_interval((56, 70), (48, 80))
-    >>> round(gap.value, 4), round(gap.low, 4), round(gap.high, 4)
-    (0.2, 0.0524, 0.3339)
-
-    Raises `UserError` for counts that cannot be or are not whole, and for a count of 0.
-    """
-    k, n = _check_counts([first[0], second[0]], [first[1], second[1]], level, whole=True, least=1)
-    (one, two), (low, high) = (k / n).tolist(), wilson_interval(k, n, level)
-    below, above = hypot(one - low[0], high[1] - two), hypot(high[0] - one, two - low[1])
-    return Proportion(one - two, one - two - below, one - two + above, first[1] + second[1])
 
 
 def success_rate(values: Sequence[float], threshold: float, level: float = 0.95) -> Proportion:

@@ -19,9 +19,8 @@ positions."""
 def linear_scan(
     a: Inexact[Tensor, "#rows #time channels"],
     b: Inexact[Tensor, "rows time channels"],
-    initial_state: Inexact[Tensor, "rows channels"] | None = None,
 ) -> Inexact[Tensor, "rows time channels"]:
-    """All h_t of h_t = a_t h_{t-1} + b_t, with h_0 = `initial_state`, or 0.
+    """All h_t of h_t = a_t h_{t-1} + b_t, with h_0 = 0.
 
     >>> linear_scan(torch.full((1, 3, 1), 0.5), torch.ones(1, 3, 1)).flatten().tolist()
     [1.0, 1.5, 1.75]
@@ -37,7 +36,7 @@ def linear_scan(
     it the starting of 50 operations.
     """
     kept = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
-    (found,) = _apply_scan(a.to(kept), b.to(kept), None if initial_state is None else initial_state.to(kept))
+    (found,) = _apply_scan(a.to(kept), b.to(kept))
     return found  # type: ignore[no-any-return]
 
 
@@ -46,40 +45,35 @@ class _Scan(torch.autograd.Function):
     g_t conj(h_{t-1})."""
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, start: Tensor | None) -> tuple[Tensor]:
-        return (_scan(a, b, start),)
+    def forward(a: Tensor, b: Tensor) -> tuple[Tensor]:
+        return (_scan(a, b),)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: tuple[Tensor]) -> None:
-        a, _, start = inputs
-        ctx.save_for_backward(a, start, *output)
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor]) -> None:
+        ctx.save_for_backward(inputs[0], *output)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        a, start, h = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor]:
+        a, h = ctx.saved_tensors
         a = a.conj().resolve_conj()
         g = _scan(a, gradient, reverse=True)
-        of_a = of_start = None
+        of_a = None
         if ctx.needs_input_grad[0]:
             of_a = torch.empty_like(g)
             torch.mul(g[:, 1:], h[:, :-1].conj(), out=of_a[:, 1:])
-            of_a[:, 0] = 0 if start is None else g[:, 0] * start.conj()
+            of_a[:, 0] = 0
             of_a = of_a.sum_to_size(a.shape)
-        if start is not None and ctx.needs_input_grad[2]:
-            of_start = a[:, 0] * g[:, 0]
-        return of_a, g, of_start
+        return of_a, g
 
 
 _apply_scan = as_operator(_Scan)
 
 
-def _scan(a: Tensor, b: Tensor, start: Tensor | None = None, reverse: bool = False) -> Tensor:
+def _scan(a: Tensor, b: Tensor, reverse: bool = False) -> Tensor:
     """h_t = a_t h_{t-1} + b_t from the first position on; reversed, h_t = a_{t+1} h_{t+1} + b_t from the last one."""
     time, size = b.shape[1], _chunk_size(b)
     h = _padded(b, time if size is None else size)
-    if start is not None:
-        h[:, 0].addcmul_(a[:, 0], start)
     order = -1 if reverse else 1
     if size is None:
         states, factors = h.unbind(1)[::order], a.expand(-1, time, -1).unbind(1)[1:][::order]

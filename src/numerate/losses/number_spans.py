@@ -22,11 +22,10 @@ _SPACES = " \u2581\u0120"
 def number_table(
     vocabulary: Vocabulary,
     which: Literal["digits", "numbers"] = "digits",
-    width: int | None = None,
     *,
     joins_all: bool = False,
 ) -> NumberTokenTable:
-    """The digits of a vocabulary, or all its tokens with a value, for logits of at least `width` entries.
+    """The digits of a vocabulary, or all its tokens with a value.
 
     If no token is a plain digit (as with the `_5_2_` tokens), `digits` selects all tokens with a value. A token with a
     space before it (` 34`) starts a number, and so does every token of a vocabulary of words, where `7` is a number as
@@ -38,7 +37,7 @@ def number_table(
     are_words = vocabulary.pretrained_ids is None and not bool((vocabulary.token_kinds == DIGIT).any())
     return NumberTokenTable.from_values(
         {i: float(vocabulary.number_values[i]) for i in ids},
-        vocabulary.size if width is None else width,
+        vocabulary.size,
         {i: digits_of(vocabulary.tokens[i].lstrip(_SPACES), float(vocabulary.number_values[i])) for i in ids},
         {i: int(vocabulary.exponents[i]) for i in ids},
         [i for i in ids if not joins_all and (are_words or vocabulary.tokens[i].startswith(tuple(_SPACES)))],
@@ -185,9 +184,6 @@ def place_value_weights(
     table: NumberTokenTable,
     notation: NumberNotation,
     ratio: float,
-    *,
-    quantity_mask: Bool[Tensor, "rows time"] | None = None,
-    ignore_index: int = -100,
 ) -> Float[Tensor, "rows time"]:
     """A weight per number token by place value: `ratio` times that of the next less significant digit, with mean 1 in
     each number; 0 outside numbers.
@@ -195,9 +191,7 @@ def place_value_weights(
     With ratio 2, the digits of 503 have the weights 12/7, 6/7 and 3/7. With ratio 10, weights are proportional to place
     values.
     """
-    number_indices = torch.where(labels == ignore_index, -1, table.number_indices(labels))
-    if quantity_mask is not None:
-        number_indices = torch.where(quantity_mask, number_indices, -1)
+    number_indices = table.number_indices(labels)
     spans = find_number_spans(labels, number_indices, table, notation)
     # Exponents are those of the last digit of a token; tokens of several digits have the weight of their first digit.
     extra_digits = torch.where(number_indices >= 0, table.digit_counts[number_indices.clamp(min=0)], 1).clamp(min=1) - 1

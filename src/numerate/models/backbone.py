@@ -95,7 +95,7 @@ class BackboneModule(nn.Module, ABC):
             self._kept_noise = position_noise(seed, torch.arange(capacity, device=device)[None], width)
         return self._kept_noise[:, :time]
 
-    def prefill(self, x: Tensor, context: Context, loops: LoopsArgument = None) -> tuple[Tensor, list[Any]]:
+    def prefill(self, x: Tensor, context: Context) -> tuple[Tensor, list[Any]]:
         states: list[Any] = []
 
         def run_block(number: int, block: Block, x: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class BackboneModule(nn.Module, ABC):
             states.append(state)
             return x
 
-        return self.run(x, context, run_block, self.resolve_loops(loops).total), states
+        return self.run(x, context, run_block, self.resolve_loops(None).total), states
 
     def step(self, x: Tensor, context: Context, state: list[Any]) -> tuple[Tensor, list[Any]]:
         states: list[Any] = []

@@ -2,7 +2,7 @@
 
 from abc import ABC
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, Protocol, runtime_checkable
+from typing import Any, Concatenate, ParamSpec
 
 import torch
 from jaxtyping import Float, Int
@@ -14,18 +14,6 @@ from numerate.errors import UserError
 from numerate.vocabulary import Vocabulary
 
 Settings = ParamSpec("Settings")
-
-
-@runtime_checkable
-class CachedModule(Protocol):
-    """A module that decodes with a cache of its own, which may be any object. Both methods return the logits of the
-    next token, rows x vocabulary, and the cache."""
-
-    def prefill(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Any]:
-        """Reads prompts: `ids` (rows x time) are padded on the right, `lengths` are those without padding."""
-
-    def step(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Reads one more token of each row."""
 
 
 def wrap_model(build: Callable[Concatenate[int, Settings], nn.Module]) -> Callable[Settings, ModelSpec]:
@@ -40,8 +28,8 @@ def wrap_model(build: Callable[Concatenate[int, Settings], nn.Module]) -> Callab
 
     The module maps ids (rows x time) to logits (rows x time x vocabulary), or to an output with `logits`, as in
     transformers. It must be causal: rows are padded on the right, without a mask. For each generated token it reads the
-    whole row again, unless it is a `CachedModule`. Weights are drawn after `torch.manual_seed(seed)`; weight decay
-    applies to matrices and tables. Type checkers understand a decorated function, but not a decorated class.
+    whole row again. Weights are drawn after `torch.manual_seed(seed)`; weight decay applies to matrices and tables.
+    Type checkers understand a decorated function, but not a decorated class.
 
     Raises `UserError` for a module in place of what builds it, and for a setting without a default.
     """
@@ -90,16 +78,10 @@ class WrappedModel(Model):
         self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
     ) -> DecodingStep:
         self._check_inputs(tokens, source)
-        if not isinstance(self.module, CachedModule):
-            return self._read_again(tokens)
-        logits, state = self.module.prefill(tokens.ids, tokens.lengths)
-        return DecodingStep(Output(logits[:, None], _identity), state)
+        return self._read_again(tokens)
 
     def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None, state: Any) -> DecodingStep:
-        if not isinstance(self.module, CachedModule):
-            return self._read_again(state.append(ids))
-        logits, state = self.module.step(ids, state)
-        return DecodingStep(Output(logits[:, None], _identity), state)
+        return self._read_again(state.append(ids))
 
     def check_tokens(self, tokens: Tokens, training_tokens: Tokens | None = None) -> list[str]:
         """Reads a row of this length, in evaluation mode."""
