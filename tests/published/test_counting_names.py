@@ -222,8 +222,7 @@ def test_the_most_labels_of_a_training_row(name: str) -> None:
     if name == "counting_raspL":
         assert task.max_training_labels() == 51
         return
-    known = main.question_distribution()
-    rows = main.examples("train", 0, 0, 2000) if known is None else known[0]
+    rows = main.all_questions("train") or main.examples("train", 0, 0, 2000)
     assert rows.labels is not None
     sums = isinstance(main, Counting) and main.start_number in ("after", "both") and main.helper == "none"
     helped = isinstance(main, Counting) and main.start_number == "after" and main.helper != "none"
@@ -260,32 +259,24 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_training_has_as_many_different_rows_as_published(name: str) -> None:
     task = PRESETS[name]
-    known = task.question_distribution()
-    assert known is not None
-    questions, chances = known
-    assert len(questions) == len(np.unique(questions.hashes())) == ROWS[name]
-    assert chances.sum() == pytest.approx(1)
-    drawn = task.examples("train", 1, 0, 20_000)
-    different, often = np.unique(drawn.hashes(), return_counts=True)
-    order = np.argsort(questions.hashes())
-    assert set(different.tolist()) <= set(questions.hashes().tolist())
-    expected = dict(zip(questions.hashes()[order].tolist(), chances[order].tolist(), strict=True))
-    wanted = 20_000 * np.array([expected[one] for one in different.tolist()])
-    spread = float((((often - wanted) ** 2) / wanted).sum() + 20_000 - wanted.sum())
-    freedom = len(questions) - 1
-    assert abs(spread - freedom) < 6 * np.sqrt(2 * max(1, freedom)) + 30
+    members = task.tasks if isinstance(task, Mixture) else (task,)
+    known = [rows.hashes() for member in members if (rows := member.all_questions("train")) is not None]
+    assert len(known) == len(members)
+    assert len(np.unique(np.concatenate(known))) == sum(map(len, known)) == ROWS[name]
+    assert {*task.examples("train", 1, 0, 20_000).hashes().tolist()} <= {*np.concatenate(known).tolist()}
 
 
 def test_the_law_of_counts_and_starts_is_the_published_one() -> None:
     """A count from 1 to 50, then a start from 1 to 100 - c, drawn again where the pair is held out."""
-    task = PRESETS["counting_samesymbol"]
-    known = task.question_distribution()
+    task, num_rows = PRESETS["counting_samesymbol"], 100_000
+    known, drawn = task.all_questions("train"), task.examples("train", 1, 0, num_rows)
     assert known is not None
-    count, chance = known[0].metadata["count"], known[1]
-    wanted = {c: (1 / 50) * (100 - c - 6) / (100 - c) for c in range(1, 51)}
-    for c in range(1, 51):
-        assert chance[count == c].sum() == pytest.approx(wanted[c] / sum(wanted.values()))
-        assert len(set(chance[count == c].round(12).tolist())) == 1
+    chance = 1 / (100 - known.metadata["count"])
+    different, often = np.unique(np.concatenate([known.hashes(), drawn.hashes()]), return_counts=True)
+    wanted = num_rows * (chance / chance.sum())[np.argsort(known.hashes())]
+    assert len(different) == len(wanted)
+    spread, freedom = (((often - 1 - wanted) ** 2) / wanted).sum(), len(wanted) - 1
+    assert abs(spread - freedom) < 5 * np.sqrt(2 * freedom)
 
 
 def test_auxiliary_rows_come_as_often_as_published() -> None:

@@ -25,9 +25,8 @@ def test_all_are_trained_to_50_and_asked_at_least_to_100() -> None:
 
 def test_of_a_shifted_start_200_is_a_label_of_training_and_of_every_longest_row() -> None:
     task = numerate.recipe(NAMES[0]).task
-    drawn = task.question_distribution()
-    assert drawn is not None
-    rows = drawn[0]
+    rows = task.all_questions("train")
+    assert rows is not None
     assert rows.labels is not None
     assert rows.alphabet[int(rows.labels.max())] == "200"
     (whole,) = [task.at_cell(count=200).all_questions()]

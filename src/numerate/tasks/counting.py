@@ -220,18 +220,6 @@ class Counting(CountTask):
         is_in_split_or_unsplit = is_in_split | ~self._has_held_out_starts(count)
         return self._build_rows_on_all_sides(count[is_in_split_or_unsplit], start[is_in_split_or_unsplit])
 
-    def question_distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
-        """Every distinct training row with its probability; None for random letters."""
-        if self.symbol == "different":
-            return None
-        cells = self.allowed_starts.cells(self.eval_span)
-        count, start = cells[self._split_indices(*cells.T) == 0].T
-        _, width = self.allowed_starts.bounds(count)
-        weights = 1 / width
-        questions = self._build_rows_on_all_sides(count, start)
-        weights = weights.repeat(len(questions) // len(weights))
-        return questions, weights / weights.sum()
-
     def _build_rows_on_all_sides(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
         """These rows; with `start_number="both"`, each with the number behind the symbols, then in front."""
         if self.start_number != "both":

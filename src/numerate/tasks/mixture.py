@@ -185,22 +185,6 @@ class Mixture(Task):
         found = None if number is None else self.tasks[number].all_questions(split)
         return None if number is None or found is None else _with_task_index(found, number, self._shared_axes())
 
-    def question_distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
-        """All questions of all tasks and their probabilities; None if one of the tasks has too many."""
-        weights = self.weights or (1.0,) * len(self.tasks)
-        known = [
-            (number, task.question_distribution())
-            for number, task in enumerate(self.tasks)
-            if self.task_index in (None, number)
-        ]
-        parts = [
-            (_with_task_index(of[0], i, self._shared_axes()), weights[i] * of[1]) for i, of in known if of is not None
-        ]
-        if len(parts) < len(known):
-            return None
-        probabilities = np.concatenate([chance for _, chance in parts])
-        return Questions.concatenate([questions for questions, _ in parts]), probabilities / probabilities.sum()
-
     def longest_questions(self) -> Questions | None:
         """The longest questions of the evaluated tasks; None if unknown for one of them."""
         known = [(number, self.tasks[number].longest_questions()) for number in self._evaluated_task_indices()]

@@ -54,11 +54,6 @@ class _StartAndCountTask(CountTask, ABC):
         cells = self._cells()
         return None if len(cells) > MAX_LISTED_QUESTIONS else self.build_rows(*cells.T)
 
-    def question_distribution(self) -> tuple[Questions, NDArray[np.float64]]:
-        """Every row once, with its probability."""
-        cells = self._cells()
-        return self.build_rows(*cells.T), np.full(len(cells), 1 / len(cells))
-
     def num_questions(self) -> int:
         return len(self._cells())
 

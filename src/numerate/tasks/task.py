@@ -176,11 +176,6 @@ class Task(Spec, ABC):
         before it repeats any; an evaluation uses each at most once."""
         return None
 
-    def question_distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
-        """All distinct training questions and their probabilities; None if there are too many, or if they are unknown.
-        `examples("train", ...)` samples from this distribution."""
-        return None
-
     def max_training_labels(self) -> int | None:
         """The largest number of labels in a training row, so labels at later positions exceed the counts seen in
         training; None if the task has no per-token labels, or if unknown."""
