@@ -70,32 +70,32 @@ NOT_THEIRS: dict[str, tuple[Decoder, Decoder, str]] = {
     "asymmetric relations": (
         PLAIN,
         current(**SMALL, symmetric=True),
-        "wk_rel.weight differs.* model.mixer.symmetric=f",
+        "wk_rel.weight differs",
     ),
     "own symbols": (
         current(**SMALL, symbol_sharing="own"),
         PLAIN,
-        r"symbol_retrievers\.1\.symbol_library differs.* use model\.mixer\.symbols\.sharing=own$",
+        r"symbol_retrievers\.1\.symbol_library differs",
     ),
     "own templates": (
         current(**SMALL, symbol_sharing="library"),
         PLAIN,
-        r"symbol_retrievers\.1\.template_features differs.* use model\.mixer\.symbols\.sharing=library$",
+        r"symbol_retrievers\.1\.template_features differs",
     ),
     "separate queries": (
         PLAIN,
         current(**SMALL, shared_queries=True),
-        r"wq_attn\.weight differs.* use model\.mixer\.shared_queries=false$",
+        r"wq_attn\.weight differs",
     ),
     "an untied head": (
         replace(PLAIN, tie_word_embeddings=False),
         PLAIN,
-        r"final_out\.weight differs.* use model\.tie_word_embeddings=false$",
+        r"final_out\.weight differs",
     ),
     "more layers": (
         current(**SMALL | {"num_layers": 3}),
         PLAIN,
-        r"does not have blocks\.2\..* and \d+ more; use model\.backbone\.num_layers=3$",
+        r"does not have blocks\.2\..* and \d+ more; is it of another model",
     ),
     "farther symbols": (
         current(**SMALL | {"context_length": 16}, symbols="position_relative"),
@@ -106,7 +106,7 @@ NOT_THEIRS: dict[str, tuple[Decoder, Decoder, str]] = {
 
 
 @pytest.mark.parametrize("name", NOT_THEIRS)
-def test_a_checkpoint_that_a_recipe_would_take_in_part_is_refused_with_the_tensor_and_the_setting(
+def test_a_checkpoint_that_a_recipe_would_take_in_part_is_refused_with_the_tensor(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs, spec, message = NOT_THEIRS[name]

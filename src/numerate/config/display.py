@@ -1,11 +1,9 @@
-"""A recipe in a terminal and in a notebook: what differs from the defaults first."""
+"""A recipe as text: what differs from the defaults first."""
 
-from collections.abc import Iterator, Sequence
-from html import escape
+from collections.abc import Iterator
 from textwrap import wrap
 from typing import Any
 
-from numerate.config.overrides import describe_settings
 from numerate.config.values import format_value, is_spec, join_path, settings_of
 from numerate.errors import UserError
 
@@ -59,25 +57,3 @@ def spec_text(spec: Any, title: str) -> str:
 
 def _wrapped(text: str) -> list[str]:
     return wrap(text, MAX_COLUMNS, subsequent_indent="    ", break_on_hyphens=False)
-
-
-def spec_html(spec: Any, title: str) -> str:
-    """The title with the settings that differ from the defaults, and below them all settings, folded. It has no colors
-    of its own, so that it is readable in dark and light notebooks."""
-    everything = [(path, value, meaning) for path, value, _, meaning in describe_settings(spec)]
-    meanings = {path: meaning for path, _, meaning in everything}
-    changed = [(path, value, meanings.get(path, "")) for path, value in changed_settings(spec).items()]
-    return (
-        f"<details open><summary><b>{escape(title)}</b>, differing from the defaults in</summary>{_table(changed)}"
-        f"<details><summary>all {len(everything)} settings</summary>{_table(everything)}</details></details>"
-    )
-
-
-def _table(rows: Sequence[tuple[str, str, str]]) -> str:
-    cells = (
-        [f"<code>{escape(path)}</code>", f"<code>{escape(value)}</code>", escape(meaning)]
-        for path, value, meaning in rows
-    )
-    left = '<td style="text-align:left">'
-    body = (f"<tr>{left}" + f"</td>{left}".join(row) + "</td></tr>" for row in cells)
-    return f"<table>{''.join(body)}</table>"

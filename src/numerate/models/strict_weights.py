@@ -1,25 +1,11 @@
 """Strict loading of a file's tensors: each is used, or equal to one that is, or the file is refused."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from numerate.errors import UserError
-
-SettingHints = Sequence[tuple[str, str]]
-"""Which setting of a recipe a tensor belongs to: a regular expression over names, and the setting as on the command
-line."""
-
-DECODER_HINTS: SettingHints = (
-    (r"\.mixer\.(qkv|out)_proj\.bias$", "model.mixer.bias=true"),
-    (r"\.feed_forward\.(in|out)_proj\.bias$", "model.feed_forward.bias=true"),
-    (r"^head\.weight$", "model.tie_word_embeddings=false"),
-    (r"\.symbols\.symbol_library$", "model.mixer.symbols.sharing=own"),
-    (r"\.symbols\.", "model.mixer.symbols.sharing=library or own"),
-)
-"""The settings for tensors by the names of a `Decoder`."""
 
 
 class StrictWeights:
@@ -40,10 +26,9 @@ class StrictWeights:
         tensors: Mapping[str, Tensor],
         where: str,
         *,
-        hints: SettingHints = DECODER_HINTS,
         normalize_name: Callable[[str], str] = str,
     ) -> None:
-        self.where, self.hints, self.used_names = where, hints, set[str]()
+        self.where, self.used_names = where, set[str]()
         self.tensors: dict[str, Tensor] = {}
         names: dict[str, str] = {}
         for name, tensor in tensors.items():
@@ -71,20 +56,15 @@ class StrictWeights:
         if unused:
             more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
             raise UserError(
-                f"{self.where}: the model does not have {', '.join(unused[:3])}{more}{self._setting_hint(unused[:1])}"
+                f"{self.where}: the model does not have {', '.join(unused[:3])}{more}; is it of another model?"
             )
 
     def _check_equal(self, one: tuple[str, Tensor], other: tuple[str, Tensor]) -> None:
         if one[1] is not other[1] and not _equal(one[1], other[1]):
             raise UserError(
-                f"{self.where}: {other[0]} differs from {one[0]}, and the model has one tensor for both"
-                f"{self._setting_hint([other[0], one[0]])}"
+                f"{self.where}: {other[0]} differs from {one[0]}, and the model has one tensor for both; is it of "
+                "another model?"
             )
-
-    def _setting_hint(self, names: Sequence[str]) -> str:
-        matches = (setting for pattern, setting in self.hints if any(re.search(pattern, name) for name in names))
-        setting = next(matches, None)
-        return "; is it of another model?" if setting is None else f"; use {setting}"
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

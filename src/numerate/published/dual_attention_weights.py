@@ -67,7 +67,7 @@ def from_published(weights: Mapping[str, Tensor], spec: Decoder, *, where: str =
         model.load_state_dict(from_published(torch.load("ckpt.pt", weights_only=True)["model"], spec))
     """
     row_slices = _row_slices(spec)
-    file = StrictWeights(weights, where, hints=[*_setting_hints(weights, spec)], normalize_name=_normalize_name)
+    file = StrictWeights(weights, where, normalize_name=_normalize_name)
     state_dict: dict[str, Tensor] = {}
     for name, slices in row_slices.items():
         parts = [_rows_from_published(file.take(piece.published_names, name), piece, where) for piece in slices]
@@ -98,31 +98,6 @@ def _normalize_name(name: str) -> str:
     for old, new in _RENAMED:
         name = name.replace(old, new)
     return name
-
-
-def _setting_hints(weights: Mapping[str, Tensor], spec: Decoder) -> Iterator[tuple[str, str]]:
-    """The settings by which weights would fit that do not fit this spec."""
-    layers = spec.backbone.num_blocks()
-    numbers = [name.split(".")[1] for name in map(_normalize_name, weights) if name.startswith("blocks.")]
-    depth = max((int(number) + 1 for number in numbers if number.isdigit()), default=0)
-    if depth > layers:
-        extra_layers = "|".join(map(str, range(layers, depth)))
-        yield rf"^(blocks|symbol_retrievers)\.({extra_layers})\.", f"model.backbone.num_layers={depth}"
-    mixer = spec.mixer
-    if isinstance(mixer, DualAttention) and mixer.symmetric:
-        yield r"\.wk_rel\.", "model.mixer.symmetric=false"
-    if isinstance(mixer, DualAttention) and mixer.shared_queries:
-        yield r"\.w[qk]_attn\.", "model.mixer.shared_queries=false"
-    if isinstance(mixer, DualAttention) and isinstance(mixer.symbols, SymbolicAttention):
-        yield r"\.symbol_library$", "model.mixer.symbols.sharing=own"
-        yield r"\.(template_features|q_proj\.\w+)$", "model.mixer.symbols.sharing=library"
-    if spec.tie_word_embeddings:
-        yield r"^final_out\.weight$", "model.tie_word_embeddings=false"
-    if not spec.head_bias:
-        yield r"^final_out\.bias$", "model.head_bias=true"
-    yield r"^norm\.", "model.final_norm=true"
-    yield r"\.ff_block\.linear\d\.bias$", "model.feed_forward.bias=true"
-    yield r"^positional_embedder\.", "model.positions=[Learned(max_position_embeddings=..)]"
 
 
 def _row_slices(spec: Decoder) -> dict[str, list[RowSlice]]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from numerate.batch import ModelSpec
 from numerate.config import Spec, setting
-from numerate.config.display import spec_html, spec_text
+from numerate.config.display import spec_text
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.decoder import Decoder
@@ -196,9 +196,6 @@ class Recipe(Spec):
 
     def __repr__(self) -> str:
         return spec_text(self, f"Recipe {self.title}")
-
-    def _repr_html_(self) -> str:
-        return spec_html(self, f"Recipe {self.title}")
 
     def _resolve_batch_tokens(self) -> Training:
         """The training settings with `batch_tokens` converted to `batch_size`."""
