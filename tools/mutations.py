@@ -372,8 +372,8 @@ FAULTS = [
     Fault(
         "masks carry the number that is to be predicted",
         "tokenizers/layout.py",
-        "np.where(masked_positions, 1, number_values)",
-        "number_values",
+        "np.where(is_masked, 1, rows.number_values)",
+        "rows.number_values",
         "tests/tokenizers/test_layout.py tests/test_promises_layout.py tests/text/test_numformer.py",
     ),
     Fault(

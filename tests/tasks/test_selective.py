@@ -49,7 +49,6 @@ def test_compositions_are_drawn_as_often_as_they_are_kept(parts: int, most: int,
     total = parts * most // 2 + 1
     ways = [way for way in itertools.product(range(most + 1), repeat=parts) if sum(way) == total]
     weight = np.array([kept[min(way)] if min(way) < len(kept) else 1.0 for way in ways])
-    assert of.num_ways(total) == pytest.approx(weight.sum())
     drawn = of.draw(CounterRNG(random_key("ways", parts)), np.full(40_000, total))
     often = Counter(map(tuple, drawn.tolist()))
     assert set(often) <= set(ways)

@@ -12,7 +12,6 @@ from numerate import tokenizers
 from numerate.batch import IGNORE_INDEX
 from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.questions import Example, Questions
 from numerate.tokenizers.layout import Continuation, Layout, MaskedLM, Seq2Seq, TokenClassification
 from numerate.tokenizers.tokenizer import Characters, TokenizedExamples
 from numerate.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
@@ -157,25 +156,6 @@ def test_values_stay_with_their_tokens_on_both_sides(layout: Layout) -> None:
     assert question.number_values[0, :5].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert batch.tokens.number_values is not None
     assert batch.tokens.number_values[0, -2:].tolist() == [7.0, 7.0]
-
-
-def test_so_many_masks_behind_every_question_do_not_tell_how_long_its_answer_is() -> None:
-    rows = Characters().encode_examples(
-        Questions.from_examples([Example("ab=", "c"), Example("a=", "cba")]), Vocabulary.with_digits("abc=")
-    )
-    batch = MaskedLM(num_masks=5).build_batch(rows, np.arange(2))
-    ids = Vocabulary.with_digits("abc=").token_to_id
-    assert batch.tokens.lengths.tolist() == [8, 7]
-    assert batch.tokens.ids.tolist() == [
-        [*(ids[c] for c in "ab="), *[UNK] * 5],
-        [*(ids[c] for c in "a="), *[UNK] * 5, PAD],
-    ]
-    assert batch.targets.tolist() == [
-        [*[IGNORE_INDEX] * 3, ids["c"], EOS, *[IGNORE_INDEX] * 3],
-        [*[IGNORE_INDEX] * 2, *(ids[c] for c in "cba"), EOS, *[IGNORE_INDEX] * 2],
-    ]
-    with pytest.raises(UserError, match=r"^layout\.num_masks: must be at least 4, the length of an answer, not 3"):
-        MaskedLM(num_masks=3).build_batch(rows, np.arange(2))
 
 
 def test_a_masked_number_is_not_read_and_stands_behind_its_place() -> None:

@@ -15,9 +15,6 @@ class Compositions:
 
     The weight of a way is the entry of `keep_probabilities` for its smallest number, or 1 beyond the end of
     `keep_probabilities`. Numbers are sampled in order, by the weights of the remaining ways, so that none is rejected.
-
-    >>> Compositions(num_parts=2, max_part=2, max_total=4).num_ways(3)  # 1+2 and 2+1
-    2.0
     """
 
     num_parts: int
@@ -25,10 +22,6 @@ class Compositions:
     max_total: int
     """The largest total."""
     keep_probabilities: tuple[float, ...] = ()
-
-    def num_ways(self, total: int) -> float:
-        """The total weight of the ways."""
-        return float(_way_tables(self)[-1][total, -1])
 
     def draw(self, rng: CounterRNG, totals: NDArray[np.int64]) -> NDArray[np.int64]:
         """Samples one way for each total, `[rows, num_parts]`. Raises `ValueError` for a total without any."""

@@ -145,43 +145,22 @@ class MaskedLM(Layout):
     `2 1 + 9 = 1 2 [EOS]` becomes `2 1 + 9 =` and three masks with the targets `1`, `2` and `[EOS]` (Devlin et al.,
     2019, https://arxiv.org/abs/1810.04805). Values of the answer's numbers are masked too.
 
-    The number of masks reveals the answer's length, unless `num_masks=8` puts eight after every question; those after
-    the answer's end have no target. Raises `UserError` for longer answers.
+    The number of masks reveals the answer's length.
     """
 
     is_autoregressive: ClassVar[bool] = False
     has_mask_tokens: ClassVar[bool] = True
 
     mask_token: str | None = setting(None, "the mask token; null: [UNK]")
-    num_masks: int | None = setting(
-        None, "mask tokens after every question; null: the number of answer tokens", at_least=1
-    )
 
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         self.check_unlabeled(rows)
         mask_id = UNK if self.mask_token is None else _token_id(rows, self.mask_token, "mask_token")
-        ids, masked_positions, input_lengths = rows.ids, rows.target_mask, rows.lengths
-        if self.num_masks is not None:
-            answer_starts = np.where(rows.target_mask.any(axis=1), rows.target_mask.argmax(axis=1), rows.lengths)
-            max_answer_length = int((input_lengths - answer_starts).max(initial=0))
-            if max_answer_length > self.num_masks:
-                raise UserError(
-                    f"layout.num_masks: must be at least {max_answer_length}, the length of an answer, "
-                    f"not {self.num_masks}"
-                )
-            input_lengths = answer_starts + self.num_masks
-            ids = np.pad(ids, ((0, 0), (0, max(0, int(input_lengths.max(initial=0)) - ids.shape[1]))))
-            positions = np.arange(ids.shape[1])
-            masked_positions = (positions >= answer_starts[:, None]) & (positions < input_lengths[:, None])
-        num_extra_columns = ids.shape[1] - rows.ids.shape[1]
-        target_mask = np.pad(rows.target_mask, ((0, 0), (0, num_extra_columns)))
-        batch = _build_batch(
-            np.where(masked_positions, ids.dtype.type(mask_id), ids), input_lengths, target_mask, ids, row_index
-        )
+        ids, is_masked = rows.ids, rows.target_mask
+        batch = _build_batch(np.where(is_masked, ids.dtype.type(mask_id), ids), rows.lengths, is_masked, ids, row_index)
         if rows.number_values is None:
             return batch
-        number_values = np.pad(rows.number_values, ((0, 0), (0, num_extra_columns)), constant_values=1)
-        return _with_number_values(batch, np.where(masked_positions, 1, number_values), number_values)
+        return _with_number_values(batch, np.where(is_masked, 1, rows.number_values), rows.number_values)
 
 
 @dataclass(frozen=True)
