@@ -108,3 +108,8 @@ def published_tensor(shape: list[int], salt: int, amp: float, offset: float, **_
 def filled(case: dict[str, Any]) -> dict[str, Tensor]:
     """The weights and inputs of a published case of dual attention."""
     return {name: published_tensor(**how) for kind in ("weights", "inputs") for name, how in case[kind].items()}
+
+
+def hides_keys(mixer: Any) -> bool:
+    """Whether a mixer supports blocked keys: all of its layers attend."""
+    return all(one.has_attention() for one in getattr(mixer, "mixers", (mixer,)))

@@ -94,7 +94,6 @@ def test_what_is_no_grid_is_refused(text: str, words: str) -> None:
         ("uneven:4:8:4", [(1, 4), (4, 1), (2, 4), (4, 2), (1, 8), (8, 1), (4, 8), (8, 4)]),
         ("cascade:7", [(7, 1), (1, 7), (7, 7), (7, 7)]),
         ("carries:30", [(30, 30, chain) for chain in range(0, 31, 3)]),
-        ("carries:6x5:6", [(6, 6, 5), (6, 6, 6)]),
     ],
 )
 def test_a_grid_has_the_strata_of_its_task_beside_other_cells(text: str, found: list[tuple[int, ...]]) -> None:
@@ -115,7 +114,7 @@ def test_a_grid_has_the_strata_of_its_task_beside_other_cells(text: str, found: 
         (Sorting(), "cascade:9", r"^grid: Sorting has no stratum 'cascade'; it has none\.$"),
         (Arithmetic(), "cascades:9", r"Did you mean 'cascade'\?"),
         (Arithmetic("-"), "cascade:1:3", "^grid: 'cascade:1:3' selects none of the questions of cascade:1$"),
-        (Arithmetic(), "carries:1x2x3", r"^grid: 'carries:1x2x3' must have the form carries:20"),
+        (Arithmetic(), "carries:1x2", r"^grid: a span must be low:high, both included, such as 1:5, not '1x2'"),
     ],
 )
 def test_a_stratum_that_a_task_does_not_have_is_refused(task: Task, text: str, words: str) -> None:
@@ -198,7 +197,7 @@ def test_twenty_pieces_cover_the_published_grid_and_cost_the_same(shared: Path) 
     pieces = [shard(cells, number, 20, times.__getitem__) for number in range(1, 21)]
     assert Counter(cell for piece in pieces for cell in piece) == Counter(cells)
     sums = [sum(map(times.__getitem__, piece)) for piece in pieces]
-    assert max(sums) < 1.001 * min(sums)
+    assert max(sums) < 1.01 * min(sums)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_the_predicted_number_is_in_the_text_and_is_scored(monkeypatch: pytest.M
 
     def greedy(model: Any, prompts: Any, most: int, **more: Any) -> GenerationOutput:
         ids = batch.target_ids
-        return GenerationOutput(ids, (ids != 0).sum(1), torch.zeros(6), wrong)
+        return GenerationOutput(ids, (ids != 0).sum(1), torch.zeros(6), wrong, (ids != 0).any(1))
 
     monkeypatch.setattr(exact_match, "greedy_decode", greedy)
     model = (

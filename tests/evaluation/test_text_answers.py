@@ -69,7 +69,7 @@ def decoding_to(
         for row, text in enumerate(answers):
             spoken = [*exam.tokenizer.encode(text, exam.vocabulary), *([3] if ended else [])]
             ids[row, : len(spoken)] = torch.tensor(spoken[:most])
-        return GenerationOutput(ids, (ids != 0).sum(1), torch.zeros(len(answers)))
+        return GenerationOutput(ids, (ids != 0).sum(1), torch.zeros(len(answers)), None, (ids != 0).any(1))
 
     monkeypatch.setattr(exact_match, "greedy_decode", greedy)
     return allowed

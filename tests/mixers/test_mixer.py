@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from layers import hides_keys
 from numerate.errors import UserError
 from promises import (  # noqa: F401
     EXACT,
@@ -19,7 +20,7 @@ from promises import (  # noqa: F401
 )
 
 
-@pytest.mark.where(any_mixing=lambda mixing: mixing[0].supports_blocked_keys())
+@pytest.mark.where(any_mixing=lambda mixing: hides_keys(mixing[0]))
 def test_hidden_keys_are_not_seen(any_mixing: Any, mix: Any) -> None:
     mixing, x = mix(any_mixing), inputs(2, 8)
     hidden = torch.zeros(2, 8, dtype=torch.bool)
@@ -45,7 +46,7 @@ def test_target_positions_are_those_of_the_whole(any_mixing: Any, mix: Any) -> N
     indices = torch.tensor([[0, 3, 7], [1, 2, 2], [7, 0, 4]])
     hidden = torch.zeros(3, 8, dtype=torch.bool)
     hidden[0, 3] = hidden[1, 0] = True
-    for more in ({}, {"blocked_keys": hidden}) if any_mixing[0].supports_blocked_keys() else ({},):
+    for more in ({}, {"blocked_keys": hidden}) if hides_keys(any_mixing[0]) else ({},):
         context = mixing.context(torch.full((3,), 8), 8, **more)
         expected = mixing.at_once(x, **more)[torch.arange(3)[:, None], indices]
         torch.testing.assert_close(mixing.part.forward_at(x, context, indices), expected, **EXACT)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from layers import hides_keys
 from numerate.batch import StepContext, Tokens
 
 EXACT = {"atol": 1e-9, "rtol": 1e-9}
@@ -112,7 +113,7 @@ def test_target_positions_are_those_of_the_whole(any_model: Any, build: Any, mak
 
 
 @torch.no_grad()
-@pytest.mark.where(any_model=lambda model: model.mixer.supports_blocked_keys())
+@pytest.mark.where(any_model=lambda model: hides_keys(model.mixer))
 def test_hidden_keys_are_not_seen(any_model: Any, build: Any, make_tokens: Any) -> None:
     model, tokens = build(any_model), make_tokens([8, 8])
     hidden = torch.zeros(2, 8, dtype=torch.bool)

@@ -150,7 +150,8 @@ class _Beams:
         lengths = torch.where(is_end.any(1), is_end.long().argmax(1) + 1, ids.shape[1])
         longest = int(lengths.max())
         values = None if self.number_values is None else self.number_values[:, 0, :longest]
-        return GenerationOutput(ids[:, :longest], lengths, self.scores[:, 0] * lengths**length_penalty, values)
+        log_probability = self.scores[:, 0] * lengths**length_penalty
+        return GenerationOutput(ids[:, :longest], lengths, log_probability, values, is_end.any(1))
 
 
 class _BeamDecoder:

@@ -92,8 +92,7 @@ def generate_completions(
             window=window,
         )
         ids, lengths = generated.ids.tolist(), generated.lengths.tolist()
-        log_probabilities, has_stop_token = generated.log_probability.tolist(), generated.has_stop_token
-        ended = [False] * len(batch_prompts) if has_stop_token is None else has_stop_token.tolist()
+        log_probabilities, ended = generated.log_probability.tolist(), generated.has_stop_token.tolist()
         for row, (prompt, sample) in enumerate(zip(batch_prompts, samples, strict=True)):
             new_ids = tuple(ids[row][: lengths[row]])
             text = prompt_processor.postprocess(prompt, stream.final_text(row, new_ids))

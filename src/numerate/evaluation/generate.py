@@ -33,8 +33,8 @@ class GenerationOutput:
     ids: Int[Tensor, "rows tokens"]
     lengths: Int[Tensor, " rows"]
     log_probability: Float[Tensor, " rows"]
-    number_values: Float[Tensor, "rows tokens"] | None = None
-    has_stop_token: Bool[Tensor, " rows"] | None = None
+    number_values: Float[Tensor, "rows tokens"] | None
+    has_stop_token: Bool[Tensor, " rows"]
 
     def check_finite(self) -> None:
         """Raises `OperationalError` if a log-probability is NaN."""
@@ -200,7 +200,7 @@ def greedy_decode(
     decoder = CachedDecoder(model, prompts, max_new_tokens, source, position_offset)
     stop_ids = end_ids(model, end_id)
     output = decode_tokens(model, decoder, greedy_token, len(prompts.ids), max_new_tokens, stop_ids)
-    if len(stop_ids) > 1 and output.has_stop_token is not None:
+    if len(stop_ids) > 1:
         rows = output.has_stop_token.nonzero()[:, 0]
         output.ids[rows, output.lengths[rows] - 1] = end_id
     return output

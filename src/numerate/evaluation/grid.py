@@ -1,6 +1,5 @@
 """Grids of cells: the same task with fields fixed, strata among them, and how to split a grid into shards."""
 
-import heapq
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ STRATUM = "stratum"
 """The entry of a cell that names its stratum."""
 
 MAX_CHOSEN = 11
-"""As many cells per size has a stratum with a further axis, such as the longest carry chain, if none are chosen."""
+"""As many cells per size has a stratum with a further axis, such as the longest carry chain."""
 
 REGIONS = ("in_distribution", "ood_validation", "ood_test", "100+", "below")
 """The regions of a grid, in the order of reports: see `cell_region`."""
@@ -83,12 +82,11 @@ class GridPart:
 
 @dataclass(frozen=True)
 class StratumPart:
-    """The cells of a stratum of a task (`Task.strata`) at each size; `chosen` are those along its further axis."""
+    """The cells of a stratum of a task (`Task.strata`) at each size."""
 
     name: str
     sizes: range
     cells_by_size: tuple[tuple[Cell, ...], ...]
-    chosen: range | None = None
 
     def cells(self, axes: Sequence[str]) -> Iterable[Cell]:
         return itertools.chain.from_iterable(self.cells_by_size)
@@ -101,8 +99,7 @@ class StratumPart:
         return sum(map(len, self.cells_by_size))
 
     def __str__(self) -> str:
-        chosen = "" if self.chosen is None else f"x{_format_range(self.chosen)}"
-        return f"{self.name}:{_format_range(self.sizes)}{chosen}"
+        return f"{self.name}:{_format_range(self.sizes)}"
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ class Grid:
         - The published tiers have names (`NAMED_GRIDS`): `large`, `ood_only`, `up_to_40`, ..., `extended`.
         - `cascade:1000`, `uneven:100:1000:100` and `carries:20` are strata of the `task` (`Task.strata`) at these
           sizes: questions that uniformly drawn ones almost never are. `carries:20` has the longest carry chains 0, 2,
-          ..., 20, and `carries:20x0:20` all.
+          ..., 20.
 
         Raises `UserError` for any other text.
         """
@@ -201,13 +198,9 @@ def _is_stratum(text: str) -> bool:
 
 
 def _parse_stratum(text: str, grid_text: str, axes: Sequence[str], task: Task | None) -> StratumPart:
-    """`cascade:100:1000:100`; with a second span, as in `carries:20x0:20:5`, its cells with these values of the further
-    axis."""
-    name, spans = (part.strip() for part in text.split(":", 1))
-    texts = re.split(r"[x\u00d7]", spans)
-    if len(texts) > 2:
-        raise UserError(f"grid: {text!r} must have the form {name}:20, {name}:10:100:10, or carries:20x0:20:5")
-    sizes, *chosen = (_parse_values(part.strip(), grid_text, ("",)) for part in texts)
+    """`cascade:100:1000:100`, of one span."""
+    name, span = (part.strip() for part in text.split(":", 1))
+    sizes = _parse_values(span, grid_text, ("",))
     cells_by_size = []
     for size in sizes:
         strata = {} if task is None else task.strata(size)
@@ -216,19 +209,15 @@ def _parse_stratum(text: str, grid_text: str, axes: Sequence[str], task: Task | 
             raise UserError(
                 f"grid: {what} has no stratum {name!r}; it has {known}." + did_you_mean(name, [*strata, "diagonal"])
             )
-        cells_by_size.append(tuple(_choose(strata[name], axes, *chosen)))
+        cells_by_size.append(tuple(_choose(strata[name], axes)))
         if not cells_by_size[-1]:
             raise UserError(f"grid: {text!r} selects none of the questions of {name}:{size}")
-    return StratumPart(name, sizes, tuple(cells_by_size), *chosen)
+    return StratumPart(name, sizes, tuple(cells_by_size))
 
 
-def _choose(cells: Sequence[Mapping[str, Any]], axes: Sequence[str], chosen: range | None = None) -> list[Cell]:
-    """The cells with these values of their further axis, by default a few from the lowest to the highest; all cells if
-    they have no such axis."""
-    further = [next((value for axis, value in cell.items() if axis not in (*axes, STRATUM)), None) for cell in cells]
-    if chosen is not None:
-        cells = [cell for cell, value in zip(cells, further, strict=True) if value in chosen]
-    elif len(cells) > MAX_CHOSEN and None not in further:
+def _choose(cells: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> list[Cell]:
+    """A few of many cells from the lowest to the highest value of their further axis; all cells if they have none."""
+    if len(cells) > MAX_CHOSEN and all(cell.keys() - {*axes, STRATUM} for cell in cells):
         cells = [cells[round(i * (len(cells) - 1) / (MAX_CHOSEN - 1))] for i in range(MAX_CHOSEN)]
     return [tuple(cell.items()) for cell in cells]
 
@@ -299,21 +288,16 @@ def cell_region(
 def shard(cells: Iterable[Cell], shard_index: int, num_shards: int, cost: Callable[[Cell], float]) -> list[Cell]:
     """The cells of shard `shard_index` (from 1) of `num_shards` shards of about equal cost.
 
-    Starting with the most expensive cell, each is added to the cheapest shard so far: every cell is in exactly one
-    shard, and the shards depend only on the cells. The cells of a shard are in the order of the grid.
+    Every cell is in exactly one shard, and the shards depend only on the cells; those of a shard stay in their order.
     """
     if not 1 <= shard_index <= num_shards:
         last = f"{num_shards}/{num_shards}"
         raise UserError(f"shard: must be from 1/{num_shards} to {last}, not {shard_index}/{num_shards}")
-    order = {cell: index for index, cell in enumerate(cells)}
-    costs = {cell: cost(cell) for cell in order}
-    shards: list[list[Cell]] = [[] for _ in range(num_shards)]
-    heap = [(0.0, shard_number) for shard_number in range(num_shards)]
-    for cell in sorted(order, key=lambda cell: (-costs[cell], order[cell])):
-        shard_cost, cheapest = heap[0]
-        shards[cheapest].append(cell)
-        heapq.heapreplace(heap, (shard_cost + costs[cell], cheapest))
-    return sorted(shards[shard_index - 1], key=lambda cell: order[cell])
+    places = {cell: index for index, cell in enumerate(cells)}
+    ordered = interleave_by_cost(list(places), cost)
+    ranges = split_by_cost([cost(cell) for cell in ordered], num_shards)
+    chosen = ranges[shard_index - 1] if shard_index <= len(ranges) else range(0)
+    return sorted((ordered[index] for index in chosen), key=places.__getitem__)
 
 
 def interleave_by_cost(items: Sequence[T], cost: Callable[[T], float]) -> list[T]:

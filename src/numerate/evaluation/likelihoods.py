@@ -83,14 +83,9 @@ class Likelihoods:
         """The published loss: the mean over batches of each one's mean loss."""
         return self.batch_losses / self.batches if self.batches else None
 
-    def standard_error(self) -> float | None:
-        """The standard error of the loss, in nats: that of a ratio of two sums over chunks (Cochran 1977, Sampling
-        Techniques, section 6.3), assuming independent chunks. None for a single chunk."""
-        return self._ratio_error(self.loss, self.nll_tokens, self.tokens_squared, self.tokens)
-
     def loss_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the loss, from its standard error: for other text of the same distribution."""
-        error = self.standard_error()
+        """The 95 % interval of the loss, for other text of the same distribution."""
+        error = self._ratio_error(self.loss, self.nll_tokens, self.tokens_squared, self.tokens)
         return None if error is None else (self.loss - Z95 * error, self.loss + Z95 * error)
 
     def bits_per_byte_interval(self) -> tuple[float, float] | None:
@@ -104,6 +99,8 @@ class Likelihoods:
         return self.bits_per_byte - half, self.bits_per_byte + half
 
     def _ratio_error(self, ratio: float, product: float, squared: float, total: float) -> float | None:
+        """The standard error of a ratio of two sums over chunks (Cochran 1977, Sampling Techniques, section 6.3), if
+        these are independent. None for a single chunk."""
         if self.chunks < 2 or not total:
             return None
         residual_sum = self.nll_squared - 2 * ratio * product + ratio**2 * squared

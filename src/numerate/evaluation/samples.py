@@ -109,9 +109,7 @@ def sample_answers(
 
 def _decode(evaluation_data: EvaluationData, ids: list[int], values: Tensor | None, row: int) -> str:
     """The text of some ids of a row, with the values of its number tokens if it has any."""
-    if values is None:
-        return evaluation_data.tokenizer.decode(ids, evaluation_data.vocabulary)
-    row_values = values[row, : len(ids)].tolist()
+    row_values = None if values is None else values[row, : len(ids)].tolist()
     return evaluation_data.tokenizer.decode_with_number_values(ids, row_values, evaluation_data.vocabulary)
 
 

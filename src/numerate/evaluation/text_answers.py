@@ -70,11 +70,8 @@ class AnswerScorer:
         for row, row_ids in enumerate(ids):
             ended = EOS in row_ids
             row_ids = row_ids[: row_ids.index(EOS)] if ended else row_ids
-            if number_values is None:
-                text = self.tokenizer.decode(row_ids, self.vocabulary)
-            else:
-                row_values = number_values[row][: len(row_ids)]
-                text = self.tokenizer.decode_with_number_values(row_ids, row_values, self.vocabulary)
+            row_values = None if number_values is None else number_values[row][: len(row_ids)]
+            text = self.tokenizer.decode_with_number_values(row_ids, row_values, self.vocabulary)
             self.predictions.append(restore_number_format(self.tokenizer, text) if self.has_number_slots else text)
             self.num_ended += ended
 

@@ -58,6 +58,3 @@ class Alternating(Mixer):
 
     def has_attention(self) -> bool:
         return any(mixer.has_attention() for mixer in self.mixers)
-
-    def supports_blocked_keys(self) -> bool:
-        return all(mixer.supports_blocked_keys() for mixer in self.mixers)

@@ -47,14 +47,6 @@ class RowIndependentState:
     for speed: reordering rows leaves it unchanged."""
 
 
-def can_copy_weights(x: Tensor, weight: Tensor) -> bool:
-    """Whether decoding may use a copy of a weight in another arrangement: at least float32, without gradients."""
-    needs_general_path = (
-        torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
-    )
-    return x.dtype == weight.dtype and x.element_size() >= 4 and not needs_general_path
-
-
 class TokenMixer(nn.Module, ABC):
     """A layer's token mixer. `forward` and `step` compute the same function (tested for every mixer).
 
@@ -139,10 +131,6 @@ class Mixer(Spec, ABC):
     def has_attention(self) -> bool:
         """Whether it has attention, for positions that act inside attention."""
         return False
-
-    def supports_blocked_keys(self) -> bool:
-        """Whether it supports blocked keys; recurrent layers read every token."""
-        return self.has_attention()
 
 
 def check_no_blocked_keys(context: Context, mixer_name: str) -> None:

@@ -14,7 +14,7 @@ from numerate.config import setting
 from numerate.errors import UserError
 from numerate.kernels.constants import Constants
 from numerate.mixers.attention import Attention
-from numerate.mixers.mixer import Context, Mixer, RowIndependentState, can_copy_weights
+from numerate.mixers.mixer import Context, Mixer, RowIndependentState
 from numerate.models.backbone import Backbone, Loop, Stack
 from numerate.models.block import Block, DropoutLocation, FeedForward, NormType, build_norm
 from numerate.models.initialization import FanIn, Initialization
@@ -438,7 +438,8 @@ class DecoderModel(Constants, Model):
     def _head_for_decoding(self, x: Tensor, num_tokens: int) -> _HeadByColumns | None:
         weight = self.head.weight
         is_faster = weight.device.type == "cpu" and weight.numel() >= 2**22 and num_tokens >= 32
-        is_usable = type(self.head) is nn.Linear and can_copy_weights(x, weight)
+        is_usable = type(self.head) is nn.Linear and x.dtype == weight.dtype and x.element_size() >= 4
+        is_usable &= not (torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"))
         return _HeadByColumns(self.head) if is_faster and is_usable else None
 
     def _embed_tokens(self, ids: Tensor) -> Tensor:

@@ -218,11 +218,7 @@ class RelativePositionBias(AttentionBias):
     def _bias_of(self, distance: Int[Tensor, "rows query key"]) -> Float[Tensor, "rows heads query key"]:
         largest = self.max_distance + 1
         bucket = self.bucket_by_distance[distance.clamp(-largest, largest) + largest]
-        if torch.is_grad_enabled():
-            return self.relative_attention_bias[bucket].permute(0, 3, 1, 2)
-        # Contiguous by head: whatever uses the bias is faster.
-        bias = self.relative_attention_bias.T.index_select(1, bucket.flatten())
-        return torch.unflatten(bias, 1, bucket.shape).transpose(0, 1)
+        return self.relative_attention_bias[bucket].permute(0, 3, 1, 2)
 
     def relative_position_bucket(self, distance: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
         """The bucket of a distance (position of the query minus position of the key).

@@ -94,9 +94,9 @@ class Tokenizer(Spec, ABC):
         """The text of ids, without the text of [PAD], [BOS] and [EOS]."""
 
     def decode_with_number_values(
-        self, ids: Sequence[int], number_values: Sequence[float], vocabulary: Vocabulary
+        self, ids: Sequence[int], number_values: Sequence[float] | None, vocabulary: Vocabulary
     ) -> str:
-        """The text of ids that may carry numbers; the same as `decode` if tokens carry none."""
+        """The text of ids that may carry numbers; the same as `decode` without values, or if tokens carry none."""
         return self.decode(ids, vocabulary)
 
     def coverage_warnings(self, task: Task, number_ids: frozenset[int]) -> list[str]:

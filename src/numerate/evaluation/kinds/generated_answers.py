@@ -209,15 +209,11 @@ def generate_texts(
         on_tokens=stops.on_tokens if stops.texts else None,
     )
     output.check_finite()
-    ended = [False] * len(batch.targets) if output.has_stop_token is None else output.has_stop_token.tolist()
-    answers = []
+    ended, answers = output.has_stop_token.tolist(), []
     for row, (ids, length) in enumerate(zip(output.ids.tolist(), output.lengths.tolist(), strict=True)):
         row_ids = ids[: length - ended[row]]
-        if output.number_values is None:
-            text = evaluation_data.tokenizer.decode(row_ids, vocabulary)
-        else:
-            values = output.number_values[row, : len(row_ids)].tolist()
-            text = evaluation_data.tokenizer.decode_with_number_values(row_ids, values, vocabulary)
+        values = None if output.number_values is None else output.number_values[row, : len(row_ids)].tolist()
+        text = evaluation_data.tokenizer.decode_with_number_values(row_ids, values, vocabulary)
         answer = stops.cut(text)
         answers.append({"prediction": answer.strip(), "ended": ended[row] or len(answer) < len(text)})
     return answers

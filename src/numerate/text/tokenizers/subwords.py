@@ -225,7 +225,7 @@ class Subwords(Tokenizer):
         return self.fast_tokenizer.decode([int(i) for i in ids], vocabulary, float_values)
 
     def decode_with_number_values(
-        self, ids: Sequence[int], number_values: Sequence[float], vocabulary: Vocabulary
+        self, ids: Sequence[int], number_values: Sequence[float] | None, vocabulary: Vocabulary
     ) -> str:
         return self.decode(ids, vocabulary, number_values)
 
