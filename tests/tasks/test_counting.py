@@ -159,6 +159,7 @@ def test_counts_go_as_far_as_the_numbers_do() -> None:
         format_question(far.at_cell(count=200).all_questions() or far.parse_question("1 a"), 0)[1].split()[-1] == "200"
     )
     assert far.cells() is None
+    assert Counting(modulus=10_000, count=10_000).longest_questions().labels.max() == 10_000  # type: ignore[union-attr]
     assert FIFTY.cells() == [(count,) for count in range(1, 100)]
     with pytest.raises(UserError, match=r"^count: must be at most 99 with starts from 1 and max_number=100, not 100"):
         FIFTY.at_cell(count=100)
@@ -200,37 +201,17 @@ def test_evaluation_settings_do_not_change_training() -> None:
         ({"held_out_starts": 1}, "^held_out_starts: "),
         ({"helper": "null"}, "^helper: "),
         ({"eval_count": Span(90, 120)}, "^count: must be at most 100 .*, not 120"),
+        ({"task": NumberLine, "end": 101}, "^end: "),
+        ({"task": NumberLine, "end": 100, "starts": 1, "count": 3}, "^end: "),
+        ({"task": NumberLine, "starts": 200}, "^starts: "),
+        ({"task": RaspCounting, "count": 155}, "^count: .* too few different streams of 256 tokens with blocks of 155"),
+        ({"task": RaspCounting, "eval_count": 154}, "^eval_count: there are too few"),
+        ({"task": RaspCounting, "sequence_length": 8, "count": 50}, "^sequence_length: .* 55 tokens hold a block"),
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, object], message: str) -> None:
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Counting(**settings)  # type: ignore[arg-type]
-
-
-def test_the_largest_modulus_says_its_own_number() -> None:
-    task = Counting(modulus=10_000, count=10_000)
-    labels = task.longest_questions().labels
-    assert labels is not None
-    assert labels.max() == 10_000
-
-
-@pytest.mark.parametrize("lines", [{"end": 101}, {"end": 100, "starts": 1, "count": 3}, {"starts": 200}])
-def test_number_lines_that_cannot_be_are_refused(lines: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"^{next(iter(lines))}: "):
-        NumberLine(**lines)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"count": 155}, r"^count: there are too few different streams of 256 tokens with blocks of 155"),
-        ({"eval_count": 154}, r"^eval_count: there are too few"),
-        ({"sequence_length": 8, "count": 50}, r"^sequence_length: .* 55 tokens hold a block"),
-    ],
-)
-def test_streams_that_are_too_few_to_hold_any_out_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        RaspCounting(**settings)
+        settings.pop("task", Counting)(**settings)
 
 
 def test_streams_that_are_not_refused_are_drawn_for_every_split() -> None:
@@ -248,16 +229,17 @@ def test_streams_that_are_not_refused_are_drawn_for_every_split() -> None:
     assert large.examples("train", 0, 0, 1).symbols.shape == (1, 255)
 
 
-@pytest.mark.parametrize("text", ["", "a b", "5", "a 5 a", "99 a a", "5 5 a", "a a"])
-def test_rows_that_are_none_are_not_read(text: str) -> None:
-    with pytest.raises(UserError, match=r"^question: "):
-        FIFTY.parse_question(text)
-
-
-@pytest.mark.parametrize("text", ["5", "5 5", "5 4", "<eos> 3 5", "3 156", ""])
-def test_a_stream_reads_only_two_numbers_that_go_up(text: str) -> None:
-    with pytest.raises(UserError, match=r"^question: "):
-        RaspCounting().parse_question(text)
+@pytest.mark.parametrize(
+    ("task", "texts"),
+    [
+        (FIFTY, ["", "a b", "5", "a 5 a", "99 a a", "5 5 a", "a a"]),
+        (RaspCounting(), ["5", "5 5", "5 4", "<eos> 3 5", "3 156", ""]),
+    ],
+)
+def test_rows_that_are_none_are_not_read(task: Task, texts: list[str]) -> None:
+    for text in texts:
+        with pytest.raises(UserError, match=r"^question: "):
+            task.parse_question(text)
 
 
 def test_number_lines_that_end_at_one_number_begin_at_each_start() -> None:
