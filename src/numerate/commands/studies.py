@@ -95,7 +95,7 @@ def search(
     print_wrapped(result.text(output_width()))
     if traceback:
         for trial in result.trials:
-            print(trial.results.get("traceback", ""), end="", file=sys.stderr)
+            print(trial.traceback or "", end="", file=sys.stderr)
     none_complete = not result.num_left and not result.ranked_trials
     return result.exit_status or int(none_complete)
 

@@ -3,8 +3,8 @@
 No grid and no question of the test split is evaluated: a search that used them would select settings that happen to do
 well on them, and their scores would be biased.
 
-The point of a trial is a function of its number, the seed and the trials so far, which are read from the folders of
-their runs: see `numerate.runs.trials`. So an interrupted search proposes what an uninterrupted one would, and several
+The point of a trial is a function of its number, the seed and the trials so far, which are read from the files of the
+search: see `numerate.runs.trials`. So an interrupted search proposes what an uninterrupted one would, and several
 commands, on several machines, share the trials of one folder.
 """
 
@@ -14,24 +14,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import torch
 
-from numerate.config import refuse_while_loading, to_tree
+from numerate.config import refuse_while_loading
+from numerate.config.overrides import MAX_RUNS
 from numerate.errors import OperationalError, UserError, check_choice, check_positive
+from numerate.records.heads import read_metrics
 from numerate.runs.end import Ending
 from numerate.runs.engines.engine import Engine, Failure
 from numerate.runs.engines.in_process import InProcess
 from numerate.runs.engines.local import Local
 from numerate.runs.engines.worker import current_stop
 from numerate.runs.item import training_results
-from numerate.runs.sampling import importances, is_pruned, load_optuna, next_point
-from numerate.runs.searched import SearchResult, print_new
-from numerate.runs.space import Space
-from numerate.runs.study_folder import RequestedRun, StudyFolder
+from numerate.runs.sampling import importances, is_pruned, next_point
+from numerate.runs.searched import SearchResult
+from numerate.runs.space import Space, value_text
 from numerate.runs.train import train
-from numerate.runs.trials import Metric, Pruner, Sampler, Search, Trial, TrialRun, open_search, run_result
+from numerate.runs.trials import Metric, Pruner, Sampler, Score, Search, Trial, TrialRun, open_search
 from numerate.training import provenance
-from numerate.training.lock import LockedError
+from numerate.training.lock import Lock, LockedError
 from numerate.training.progress import ProgressBar
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import resolve_runs_dir
@@ -77,44 +79,32 @@ def search(
     search, and if Optuna is not installed; `OperationalError` for errors of the environment (a full disk).
     """
     refuse_while_loading("search")
-    load_optuna()
-    space = Space.parse(recipe, settings)
-    for option, value, kind in (("metric", metric, Metric), ("sampler", sampler, Sampler), ("pruner", pruner, Pruner)):
-        check_choice(option, value, get_args(kind))
-    if recipe.task.is_language_modeling and metric == "ood_validation":  # language modeling has no OOD validation
-        metric = "validation_loss"
-    if metric == "validation_loss" and not recipe.task.is_language_modeling:
-        raise UserError(
-            f"metric: validation_loss needs a language modeling task, not {type(recipe.task).__name__}; for example "
-            "metric=validation"
-        )
+    space, is_text = Space.parse(recipe, settings), recipe.task.is_language_modeling
+    metric = "validation_loss" if is_text and metric == "ood_validation" else metric
+    check_choice("metric", metric, ("validation_loss" if is_text else "ood_validation", "validation", "loss"))
+    check_choice("sampler", sampler, get_args(Sampler))
+    check_choice("pruner", pruner, get_args(Pruner))
     for option, number in (("trials", trials), ("workers", workers), ("seeds", seeds)):
         check_positive(option, number)
+    if sampler == "grid" and space.size > MAX_RUNS:
+        raise UserError(
+            f"sampler: a grid has at most {MAX_RUNS:,} points; give several values with commas, or a step as the third "
+            "number of between(...)"
+        )
+    recipe = recipe if seed is None else replace(recipe, seed=seed)
+    all_seeds = tuple(range(recipe.seed, recipe.seed + seeds))
+    total = int(min(trials or (space.size if sampler == "grid" else _NUM_TRIALS), space.size))
+    found = Search(Path(), {}, space, total, metric, sampler, pruner, all_seeds)
+    found = open_search(recipe, found, resolve_runs_dir(runs_dir), name)
     if engine is None:
         engine = Local(workers=workers) if workers > 1 else InProcess(threads=torch.get_num_threads())
-    first_seed = recipe.seed if seed is None else seed
-    replace(recipe, seed=first_seed)  # refuses a seed out of range
-    size = len(space.points()) if sampler == "grid" else space.size
-    total = trials or (size if size is not None and sampler == "grid" else _NUM_TRIALS)
-    total, all_seeds = total if size is None else min(total, size), tuple(range(first_seed, first_seed + seeds))
-    found = Search(Path(), {}, "", space, total, metric, sampler, pruner, all_seeds)
-    found = open_search(recipe, found, resolve_runs_dir(runs_dir), name)
     printed = {trial.number for trial in found.trials() if trial.state != "running"}
     bar = ProgressBar(total, label=found.path.name, num_done=len(printed), unit="trial", show=not quiet)
     with Stop() as stop, bar:
-        if printed:
-            bar.print_line(f"{found.path}: {len(printed)} trials are finished already")
-        _train_trials(found, engine, stop, lambda: print_new(found, bar, printed))
-        print_new(found, bar, printed)
-    status, final_trials = (stop.status or 130) if stop.requested else 0, tuple(found.trials())
-    _write_study(found, final_trials)
-    words = tuple(command_words) or (recipe.title,)
-    result = SearchResult(found, final_trials, importances(found, final_trials), status, words)
-    result.write_table()
-    return result
-
-
-# One trial ------------------------------------------------------------------------------------------------------------
+        _train_trials(found, engine, stop, lambda: _print_new(found, bar, printed))
+        _print_new(found, bar, printed)
+    status, done = (stop.status or 130) if stop.requested else 0, tuple(found.trials())
+    return SearchResult(found, done, importances(found, done), status, tuple(command_words) or (recipe.title,))
 
 
 @dataclass(frozen=True)
@@ -130,30 +120,19 @@ class TrainTrial:
         return f"trial {number}"
 
     def done(self, number: int) -> bool:
-        return any(trial.number == number and trial.state != "running" for trial in self.search.trials())
+        trials = self.search.trials()
+        return number < len(trials) and trials[number].state != "running"
 
     def __call__(self, number: int) -> None:
-        trial = self._get_or_add(number)
-        for run in trial.runs if trial.state == "running" else ():
-            if run.end() is None and not self._train(trial, run):
-                return
+        with self.search.choosing():
+            while number >= len(trials := self.search.trials()):
+                self.search.add_trial(next_point(self.search, trials))
+        while (run := (trial := self.search.trials()[number]).unfinished) is not None:
+            self._train(trial, run)
 
-    def _get_or_add(self, number: int) -> Trial:
-        """The trial of a number; it is added, after those before it, if it is not there."""
-        search = self.search
-        with search.choosing():
-            trials = search.trials()
-            missing = sorted(set(range(number + 1)) - {trial.number for trial in trials})
-            for one in missing:
-                search.add_trial(one, next_point(search, trials, one))
-                trials = search.trials()
-        if missing:
-            _write_study(search, trials)
-        return trials[number]
-
-    def _train(self, trial: Trial, run: TrialRun) -> bool:
-        """Trains a run and writes how it ended. Returns whether the trial continues with its next run."""
-        stop = _TrialStop(self.search, trial, can_prune=run is trial.runs[0])
+    def _train(self, trial: Trial, run: TrialRun) -> None:
+        """Trains a run and writes how it ended."""
+        stop = _TrialStop(self.search, trial if run is trial.runs[0] and self.search.pruner != "none" else None)
         with Ending(run.folder, run.key) as ending:
             trained = train(
                 run.recipe,
@@ -165,28 +144,29 @@ class TrainTrial:
             )
             if trained.stop_reason == "stopped" and not stop.is_pruned:
                 raise KeyboardInterrupt
-            if not run_result(run, self.search.metric)["values"]:
+            lines = read_metrics(run.folder.path, run.folder.metadata(), _raise_damage)
+            score = Score.of(lines, self.search.metric, run.recipe.training.steps)
+            if score is None and any("split" in line for line in lines):
+                raise UserError(f"training: no evaluation has a finite {self.search.metric}")
+            if score is None:
                 advice = "a larger budget or a smaller training.evaluate_every="
                 raise UserError(f"training: ended before any evaluation; {advice}")
-            results = training_results(trained, run.recipe) | ({"stop_reason": "pruned"} if stop.is_pruned else {})
+            results = training_results(trained, run.recipe) | {"search": msgspec.to_builtins(score)}
+            if stop.is_pruned or results["stop_reason"] == "minutes":  # which are the budget of a trial
+                results["stop_reason"] = "pruned" if stop.is_pruned else "budget"
             ending.write("done", results=results)
-        return ending.end is not None and ending.end.status == "done" and not stop.is_pruned
 
 
-def _write_study(search: Search, trials: Sequence[Trial]) -> None:
-    """Lists the runs of all trials in `study.json`, so that `numerate results` and `status` show them as a study's."""
-    runs = [run for trial in trials for run in trial.runs]
-    requested = [RequestedRun(f"{search.path.name}/{run.folder.id}", run.key, to_tree(run.recipe)) for run in runs]
-    StudyFolder(search.path).update(requested, question="A hyperparameter search.")
+def _raise_damage(text: str) -> None:
+    raise UserError(text)
 
 
 class _TrialStop(Stop):
-    """Stops a run when its worker is stopped, or where the pruner stops its trial."""
+    """Stops a run when its worker is stopped, or where the pruner, asked after each evaluation, stops its `trial`."""
 
-    def __init__(self, search: Search, trial: Trial, *, can_prune: bool) -> None:
+    def __init__(self, search: Search, trial: Trial | None) -> None:
         super().__init__(handles_signals=False)
         self._search, self._trial, self._worker_stop = search, trial, current_stop()
-        self._can_prune = can_prune and search.pruner != "none"
         self._is_due = True  # a process may have been killed after an evaluation and before this was asked
         self.is_pruned = False
 
@@ -195,12 +175,11 @@ class _TrialStop(Stop):
 
     @property
     def requested(self) -> bool:
-        if self._can_prune and self._is_due and not self.is_pruned:
-            self._is_due, self.is_pruned = False, is_pruned(self._search, self._trial)
+        if self._trial is not None and self._is_due and not self.is_pruned:
+            run, self._is_due = self._trial.runs[0], False
+            score = Score.of(run.folder.records("metrics.jsonl"), self._search.metric, run.recipe.training.steps)
+            self.is_pruned = score is not None and is_pruned(self._search, replace(self._trial, score=score))
         return self.is_pruned or self._worker_stop.requested
-
-
-# All trials -----------------------------------------------------------------------------------------------------------
 
 
 def _train_trials(search: Search, engine: Engine, stop: Stop, on_tick: Callable[[], None]) -> None:
@@ -216,11 +195,16 @@ def _train_trials(search: Search, engine: Engine, stop: Stop, on_tick: Callable[
         outcomes = engine.map(function, numbers, folder=search.path, stop=stop, on_tick=on_tick)
         with closing(outcomes):  # type: ignore[type-var]
             for outcome in outcomes:
-                kinds.add("done" if outcome.failure is None else outcome.failure.kind)
                 if outcome.failure is not None:
-                    _handle_failure(search, numbers[outcome.index], outcome.failure)
+                    kinds.add(outcome.failure.kind)
+                    _record_failure(search, numbers[outcome.index], outcome.failure)
                 on_tick()
-                _check_failures_differ(search)
+                ended = [trial for trial in search.trials() if trial.state != "running"]
+                if len(ended) >= _MAX_SAME_FAILURES and len({trial.error for trial in ended}) == 1 and ended[0].error:
+                    raise UserError(
+                        f"{search.path}: all {len(ended)} trials failed with the same error, so no more were started: "
+                        f"{ended[0].error} (another name= starts a new search)"
+                    )
         if kinds & {"stopped", "not started"}:
             return
         if "busy" not in kinds and search.trials() == before:
@@ -228,28 +212,31 @@ def _train_trials(search: Search, engine: Engine, stop: Stop, on_tick: Callable[
 
 
 def _numbers_left(search: Search) -> list[int]:
-    """The trials that a worker could take now: those not added yet, and those whose process is gone."""
-    taken = {trial.number for trial in search.trials() if trial.state != "running" or trial.is_locked}
-    return [number for number in range(search.num_trials) if number not in taken]
+    """The trials that a worker could take now: those whose process is gone, and those not added yet."""
+    trials = search.trials()
+    unfinished = [(trial.number, trial.unfinished.folder) for trial in trials if trial.unfinished is not None]
+    left = [number for number, folder in unfinished if not Lock(folder.path / "lock").is_held()]
+    return [*left, *range(len(trials), search.num_trials)]
 
 
-def _handle_failure(search: Search, number: int, failure: Failure) -> None:
+def _record_failure(search: Search, number: int, failure: Failure) -> None:
     """Records the failure of a trial that its worker could not record, and raises that of a worker itself. A trial that
     was stopped, or that another process trains, goes on."""
-    trial = next((trial for trial in search.trials() if trial.number == number), None)
-    if failure.kind in ("died", "out of memory", "timeout") and trial is not None:
-        for run in [run for run in trial.runs if run.end() is None][:1]:
-            with suppress(LockedError):
-                Ending(run.folder, run.key).fail(failure)
+    run = next((trial.unfinished for trial in search.trials() if trial.number == number), None)
+    if failure.kind in ("died", "out of memory", "timeout") and run is not None:
+        text = failure.text.removesuffix("; the same command resumes")
+        with suppress(LockedError):
+            Ending(run.folder, run.key).fail(replace(failure, text=text))
     elif failure.kind not in ("busy", "stopped", "not started"):
         raise failure.to_error()
 
 
-def _check_failures_differ(search: Search) -> None:
-    """Raises `UserError` if all trials so far failed with the same error: further ones would fail too."""
-    errors = [trial.error for trial in search.trials() if trial.state != "running"]
-    if len(errors) >= _MAX_SAME_FAILURES and errors[0] is not None and len(set(errors)) == 1:
-        raise UserError(
-            f"{search.path}: all {len(errors)} trials failed with the same error, so no more were started: {errors[0]} "
-            "(another name= starts a new search)"
-        )
+def _print_new(search: Search, bar: ProgressBar, printed: set[int]) -> None:
+    """Prints each trial that has ended and is not among the `printed` numbers yet, whichever process trained it."""
+    for trial in search.trials():
+        if trial.state != "running" and trial.number not in printed:
+            printed.add(trial.number)
+            point = ", ".join(f"{path}={value_text(value)}" for path, value in trial.parameters.items())
+            how = trial.score.text() if trial.score and trial.state == "complete" else trial.state
+            bar.print_line(f"trial {trial.number}: {how}, {point}{'' if trial.error is None else f': {trial.error}'}")
+    bar.step(len(printed))

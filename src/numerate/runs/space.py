@@ -8,82 +8,66 @@ optimizer.learning_rate=log(1e-4,1e-2)  in between, on a logarithmic scale
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice, product
-from math import floor, inf, log, prod
+from math import inf, isfinite, log, prod
 from typing import Any
 
 from numerate.config import expand_sweep, format_value, identity, override
-from numerate.config.common_names import SHORT_PATHS
-from numerate.config.overrides import MAX_RUNS
-from numerate.config.values import normalize_name, parse_number, resolve_setting_name, split_at_commas
-from numerate.errors import UserError, did_you_mean
+from numerate.config.values import parse_number, resolve_setting_name, split_at_commas
+from numerate.errors import UserError, import_extra
 
-_SIGNIFICANT_DIGITS = 4  # of sampled numbers: enough for any effect, few enough to type
 _EDGE_FRACTION = 0.05  # of a range at either end, where a best value suggests a wider search
 _MAX_COMBINATIONS = 500  # combinations with other fields in which a value is tried before it is refused
 _RANGE_PATTERN = re.compile(r"\s*(between|log)\s*\((.*)\)\s*", re.DOTALL)
-_OPTIONS = ("trials", "workers", "metric", "sampler", "pruner", "seed", "seeds", "name")
+
+
+def load_optuna() -> Any:
+    """Imports Optuna. Raises `UserError` if it is not installed."""
+    return import_extra("optuna", "search", "search")
 
 
 @dataclass(frozen=True)
 class Field:
-    """A setting to search: one of `values`, as text, or a number from `low` to `high`, both included; `log`: on a
-    logarithmic scale, `step`: in equal steps."""
+    """A setting to search: its `path=value` text, and Optuna's distribution of its values, which are the texts
+    `choices`, or numbers."""
 
     path: str
-    values: tuple[str, ...] = ()
-    low: float = 0
-    high: float = 0
-    step: float | None = None
-    log: bool = False
+    text: str
+    distribution: Any = field(repr=False)
+    choices: tuple[str, ...] = ()
 
     @property
-    def is_integer(self) -> bool:
-        return isinstance(self.low, int)
+    def size(self) -> float:
+        """The number of values, which may be infinite."""
+        found = self.distribution
+        return len(self.choices) or (inf if found.step is None else round((found.high - found.low) / found.step) + 1)
 
     @property
-    def size(self) -> int | None:
-        """The number of values; None if they are not finite."""
-        step = self.step or (1 if self.is_integer and not self.log else None)
-        return len(self.values) or (None if step is None else floor((self.high - self.low) / step + 1e-9) + 1)
+    def tried_texts(self) -> Sequence[str]:
+        """The values that the recipe is built with before anything runs: all, or both ends of a range."""
+        return self.choices or (format_value(self.distribution.low), format_value(self.distribution.high))
 
-    def __iter__(self) -> Iterator[Any]:
-        """The values, if they are finite."""
-        return iter(self.values or [self._number(index) for index in range(self.size or 0)])
+    def rounded(self, value: Any) -> Any:
+        """A value that was drawn, with few digits: enough for any effect, few enough to type."""
+        if not isinstance(value, float):
+            return value
+        found = self.distribution
+        return min(max(float(f"{value:.{4 if found.step is None else 10}g}"), found.low), found.high)
 
-    @property
-    def tested_texts(self) -> tuple[str, ...]:
-        """The values that the recipe is built with before anything runs: all, or both ends."""
-        return self.values or (format_value(self.low), format_value(self.high))
-
-    def contains(self, value: object) -> bool:
-        if self.values or isinstance(value, bool) or not isinstance(value, int if self.is_integer else int | float):
-            return value in self.values
-        return self.low <= value <= self.high
-
-    def _number(self, index: int) -> float:
-        return self.rounded(self.low + index * (self.step or 1))
-
-    def rounded(self, value: float) -> float:
-        """A number with few digits, within the range."""
-        digits = _SIGNIFICANT_DIGITS if self.step is None else 10
-        return int(value) if self.is_integer else min(max(float(f"{value:.{digits}g}"), self.low), self.high)
-
-    def edge_text(self, value: float) -> str | None:
-        """The bound that a number is near, in words; None if it is well inside."""
-        low, high, position = (log(x) if self.log else float(x) for x in (self.low, self.high, value))
+    def edge_text(self, value: Any) -> str | None:
+        """The bound of a range that a number is near, in words; None if it is well inside."""
+        found = self.distribution
+        if self.choices:
+            return None
+        low, high, position = (log(x) if found.log else x for x in (found.low, found.high, value))
         fraction = (position - low) / (high - low)
         if _EDGE_FRACTION < fraction < 1 - _EDGE_FRACTION:
             return None
-        name, bound = ("lower", self.low) if fraction < 0.5 else ("upper", self.high)
+        name, bound = ("lower", found.low) if fraction < 0.5 else ("upper", found.high)
         return f"{self.path}={format_value(value)} is at the {name} bound of its range, {format_value(bound)}"
-
-    def __str__(self) -> str:
-        numbers = ",".join(format_value(one) for one in (self.low, self.high, self.step) if one is not None)
-        text = ",".join(self.values) or (f"log({numbers})" if self.log else f"between({numbers})")
-        return f"{self.path}={text}"
 
 
 @dataclass(frozen=True)
@@ -112,15 +96,17 @@ class Space:
             lists = {path: value if isinstance(value, list) else [value] for path, value in settings.items()}
             settings = [f"{path}={','.join(map(value_text, values))}" for path, values in lists.items()]
         space = cls(tuple(map(_parse_item, settings)))
-        paths = [_split(item)[0] if isinstance(item, str) else item.path for item in space.items]
-        for field in space.fields:
-            if paths.count(field.path) > 1 and not field.path.endswith("+"):
-                raise UserError(f"{field.path} is given twice; must be given once")
+        paths = [item.partition("=")[0] if isinstance(item, str) else item.path for item in space.items]
+        if "seed" in paths:
+            raise UserError("seed, seeds: those of all trials are set by seed= and seeds= of the search")
         if not space.fields:
             raise UserError(
                 "there is nothing to search over: a setting must have a range or several values, for example "
                 "optimizer.learning_rate=log(1e-4,1e-2) or model.hidden_size=32,64"
             )
+        for path in space.distributions:
+            if paths.count(path) > 1 and not path.endswith("+"):
+                raise UserError(f"{path} is given twice; must be given once")
         return cls(tuple(item if isinstance(item, str) else space._checked(recipe, item) for item in space.items))
 
     @property
@@ -129,17 +115,18 @@ class Space:
         return [item for item in self.items if isinstance(item, Field)]
 
     @property
-    def size(self) -> int | None:
-        """The number of points; None if it is not finite."""
-        sizes = [field.size for field in self.fields]
-        return None if None in sizes else prod(size for size in sizes if size is not None)
+    def distributions(self) -> dict[str, Any]:
+        """The distribution of each field by its path, as Optuna takes them."""
+        return {field.path: field.distribution for field in self.fields}
 
-    def find_problem(self, parameters: Mapping[str, Any]) -> str | None:
-        """Why a point, read from a file, is outside this space; None if it is a point of it."""
-        for field in self.fields:
-            if not field.contains(value := parameters.get(field.path)):
-                return f"{field}: {value!r} is not in this search space"
-        return None
+    @property
+    def size(self) -> float:
+        """The number of points, which may be infinite."""
+        return prod(field.size for field in self.fields)
+
+    def check(self, parameters: Mapping[str, Any]) -> None:
+        """Raises `ValueError` for what is no point of this space."""
+        load_optuna().trial.create_trial(params=dict(parameters), distributions=self.distributions, value=0.0)
 
     def settings(self, parameters: Mapping[str, Any]) -> list[str]:
         """The `path=value` texts of one point of the space, for `numerate run`."""
@@ -148,59 +135,39 @@ class Space:
             for item in self.items
         ]
 
-    def points(self) -> list[dict[str, Any]]:
-        """Every point, the last field varying fastest. Raises `UserError` if they cannot be listed."""
-        for field in self.fields:
-            if field.size is None:
-                raise UserError(
-                    f"{field}: a grid needs a finite number of values: {field.path}=a,b,c, or a step as a third "
-                    "number of between(...)"
-                )
-        if (self.size or 0) > MAX_RUNS:
-            raise UserError(f"this is a grid of {self.size} trials; at most {MAX_RUNS} are allowed")
-        paths = [field.path for field in self.fields]
-        return [dict(zip(paths, point, strict=True)) for point in product(*self.fields)]
-
-    def edge_warnings(self, parameters: Mapping[str, Any]) -> list[str]:
-        """The fields of a point that are near an end of their range, in words."""
-        ranges = [field for field in self.fields if not field.values]
-        return [text for field in ranges if (text := field.edge_text(parameters[field.path]))]
-
     def _checked(self, recipe: Any, field: Field) -> Field:
         """The field, with integers for an integer setting; every value is accepted in some combination with others."""
-        recipes = [self._build(recipe, field, text) for text in field.tested_texts]
+        recipes, found = [self._build(recipe, field, text) for text in field.tried_texts], field.distribution
         if len({identity(one) for one in recipes}) < len(recipes):
             raise UserError(
-                f"{field}: some of these values give the same run; a budget or a label must have one value, and each "
-                "value once"
+                f"{field.text}: some of these values give the same run; a budget or a label must have one value, and "
+                "each value once"
             )
-        if field.values:
-            return field
-        low, high = ends = [_value_at(one, field.path) for one in recipes]
+        ends = [] if field.choices else [_value_at(one, field.path) for one in recipes]
         if any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
-            raise UserError(f"{field}: {field.path} is not a number; give several values with commas")
-        kind: type = int if all(isinstance(end, int) for end in ends) else float
-        if kind is int and field.step is not None and int(field.step) != field.step:
-            raise UserError(f"{field}: {field.path} is an integer, so its step must be one")
-        field = replace(field, low=kind(low), high=kind(high), step=None if field.step is None else kind(field.step))
-        return field if field.step is None else replace(field, high=field._number((field.size or 1) - 1))
+            raise UserError(f"{field.text}: {field.path} is not a number; give several values with commas")
+        if field.choices or not all(isinstance(end, int) for end in ends):
+            return field
+        if found.step is not None and not found.step.is_integer():
+            raise UserError(f"{field.text}: {field.path} is an integer, so its step must be one")
+        kind = load_optuna().distributions.IntDistribution
+        return replace(field, distribution=kind(*map(int, ends), log=found.log, step=int(found.step or 1)))
 
     def _build(self, recipe: Any, field: Field, text: str) -> Any:
         """The recipe with a value of a field, combined with the first values of the others with which it is valid."""
         options = [
-            [f"{item.path}={one}" for one in ((text,) if item == field else item.tested_texts)]
+            [f"{item.path}={one}" for one in ((text,) if item == field else item.tried_texts)]
             if isinstance(item, Field)
             else [item]
             for item in self.items
         ]
-        first_error: UserError | None = None
+        errors = []
         for combination in islice(product(*options), _MAX_COMBINATIONS):
             try:
                 return override(recipe, combination)
             except UserError as error:
-                first_error = first_error or error
-        assert first_error is not None
-        raise first_error
+                errors.append(error)
+        raise errors[0]
 
 
 def value_text(value: Any) -> str:
@@ -208,38 +175,27 @@ def value_text(value: Any) -> str:
     return value if isinstance(value, str) else format_value(value)
 
 
-def _split(text: str) -> tuple[str, str]:
-    path, equals, value = text.partition("=")
-    path = normalize_name(path.strip())
-    path = SHORT_PATHS.get(path, path)
-    if path in ("seed", "seeds"):
-        raise UserError(f"{text}: the seeds of all trials are {path}= of the search; they cannot be searched over")
-    if not equals:
-        suggestion = did_you_mean(text, _OPTIONS)
-        raise UserError(f"{text!r} must be path=value, for example optimizer.learning_rate=log(1e-4,1e-2).{suggestion}")
-    return path, value
-
-
 def _parse_item(text: str) -> str | Field:
-    """Parses one `path=value`: a field, or a fixed setting. Numbers are converted to the setting's type later."""
-    path, value = _split(text)
+    """Parses one `path=value`: a field, or a fixed setting. Ranges are of floats until the type of the setting is
+    known."""
+    texts, kinds = [one for (one,) in expand_sweep([text])], load_optuna().distributions
+    path, _, value = texts[0].partition("=")
+    text = f"{path}={text.partition('=')[2]}"
+    if len(texts) > 1:
+        choices = tuple(one.partition("=")[2] for one in texts)
+        return Field(path, text, kinds.CategoricalDistribution(choices), choices)
     if (found := _RANGE_PATTERN.fullmatch(value)) is None:
-        texts = [one for (one,) in expand_sweep([f"{path}={value}"])]
-        return texts[0] if len(texts) == 1 else Field(path, tuple(_split(one)[1] for one in texts))
-    kind, is_log, pieces = found[1], found[1] == "log", split_at_commas(found[2]) or []
-    numbers = [number for piece in pieces if (number := parse_number(piece)) is not None]
-    if len(numbers) != len(pieces) or not 2 <= len(numbers) <= 3:
-        raise UserError(f"{path}={value}: must be a range of numbers; for example {path}={kind}(16,128)")
-    low, high, step = numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else None
-    for is_wrong, problem in (
-        (is_log and step is not None, "goes by factors and has no step; between(...) may have one"),
-        (not -inf < low < high < inf, f"low must be below high, for example {path}={kind}(16,128)"),
-        (is_log and low <= 0, "goes by factors and so begins above 0; between(...) may begin anywhere"),
-        (step is not None and not 0 < step <= high - low, f"the step {step} does not lead from {low} to {high}"),
-    ):
-        if is_wrong:
-            raise UserError(f"{path}={value}: {problem}")
-    return Field(path, (), low, high, step, is_log)
+        return texts[0]
+    numbers = [parse_number(piece) for piece in split_at_commas(found[2]) or []]
+    if not 2 <= len(numbers) <= 3 or not all(number is not None and isfinite(number) for number in numbers):
+        raise UserError(f"{text}: must be a range of numbers; for example {path}={found[1]}(16,128)")
+    low, high, step = (*numbers, None)[:3]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the last step may end below the upper bound
+            return Field(path, text, kinds.FloatDistribution(low, high, log=found[1] == "log", step=step))
+    except ValueError as error:
+        raise UserError(f"{text}: {error}") from error
 
 
 def _value_at(recipe: Any, path: str) -> Any:
