@@ -51,13 +51,12 @@ class Studies:
         self, runs: Runs, title: str = "widths", labels: Mapping[str, str] | None = None, cells: Any = None
     ) -> "DataFrame":
         from numerate.runs.end import End, write_end
-        from numerate.runs.study_folder import RequestedRun, StudyFolder
+        from numerate.runs.study_folder import StudyFolder, StudyRun
         from numerate.tables.results import results_of
 
         folder = StudyFolder.from_title(title, self.runs)
         requested = [
-            RequestedRun(f"{tree['title']}/{number:012x}", f"key{number}", tree)
-            for number, (tree, _) in enumerate(runs)
+            StudyRun.of(f"{tree['title']}/{number:012x}", f"key{number}", tree) for number, (tree, _) in enumerate(runs)
         ]
         folder.update(requested, question="How wide?", labels=labels)
         for number, (one, (_, end)) in enumerate(zip(requested, runs, strict=True)):

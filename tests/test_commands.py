@@ -26,7 +26,7 @@ from numerate.commands.table import COMMANDS
 from numerate.recipes.study import Study
 from numerate.records.schema import checksum
 from numerate.runs.end import End, write_end
-from numerate.runs.study_folder import RequestedRun, StudyFolder
+from numerate.runs.study_folder import StudyFolder, StudyRun
 from numerate.training.run_folder import RunFolder
 from run_records import cell_record, write_run
 
@@ -685,7 +685,7 @@ def made_up_study(runs: Path, accuracies: Mapping[int, float], title: str = "add
     for seed, share in accuracies.items():
         model = {"kind": "Decoder", "hidden_size": 32 if share < 0 else 64}
         tree = {"kind": "Recipe", "title": "addition_abacus", "model": model, "seed": seed}
-        wanted.append(RequestedRun(f"addition_abacus/{seed:012x}", f"key{seed}", tree))
+        wanted.append(StudyRun.of(f"addition_abacus/{seed:012x}", f"key{seed}", tree))
     planned = folder.update(wanted, labels={"addition_abacus": "Abacus"})
     failure = {"status": "failed", "kind": "operational error", "error": "the loss is nan"}
     sizes = [{"first_digits": a, "second_digits": b} for a in (1, 2) for b in (1, 2)]
@@ -695,7 +695,7 @@ def made_up_study(runs: Path, accuracies: Mapping[int, float], title: str = "add
             more = {"seed": one.seed, "step": 1, "digit_accuracy": share, "first_error_counts": None}
             more |= {"low": share / 2, "high": (1 + share) / 2}
             cells = [cell_record(size, round(100 * share), 100, "ood_test", **more) for size in sizes]
-            places.append(write_run(runs / one.run, folder.read().tree(one), cells))
+            places.append(write_run(runs / one.run, one.recipe_tree(), cells))
         write_end(RunFolder(runs / one.run), End.now(**{"key": one.key, "seconds": 1.0, **ended}))
     for name in ("log.txt", "report.html", "figure.png"):
         (folder.path / name).write_text("")

@@ -21,6 +21,7 @@ from newcomers import forget_parts_of_users
 from numerate.cli import main
 from numerate.errors import UserError
 from numerate.records.schema import checksum
+from numerate.runs.study_folder import StudyFolder, StudyRun
 from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.vocabulary import Vocabulary
 
@@ -248,12 +249,10 @@ def test_a_checkpoint_that_is_a_pickle_is_damaged_and_not_unpickled(evil: Path, 
 def test_a_study_folder_whose_plan_names_a_file_runs_nothing_of_it(evil: Path, tmp_path: Path) -> None:
     recipe = yaml.safe_load((evil / "recipe.yaml").read_text())["recipe"]
     recipe["model"]["mixer"] = {"kind": "evil.py:Evil", "source": hash_of(evil / "evil.py")}
-    study = tmp_path / "runs" / "study"
-    study.mkdir(parents=True)
-    line = {"run": "x/1", "key": "k", "label": "x", "seed": 0, "base": "x", "recipe": recipe}
-    (study / "plan.jsonl").write_text(json.dumps(line) + "\n")
+    study = StudyFolder(tmp_path / "runs" / "study")
+    study.update([StudyRun.of("x/1", "k", recipe)])
     for command in ("status", "results", "compare"):
-        main([command, str(study)])
+        main([command, str(study.path)])
     assert not (tmp_path / "ran").exists()
 
 

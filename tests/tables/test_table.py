@@ -18,7 +18,7 @@ from numerate.cli import main
 from numerate.errors import UserError
 from numerate.evaluation.statistics import stratified_bootstrap_interval, wilson_interval
 from numerate.reports.table import text_width
-from numerate.runs.study_folder import RequestedRun, StudyFolder
+from numerate.runs.study_folder import StudyFolder, StudyRun
 from numerate.tables.describing import describe_runs
 from numerate.tables.grouping import describe_groups, group_results
 from numerate.tables.results import cells_of, infer_type, results_of
@@ -133,7 +133,7 @@ def test_a_result_counts_only_for_the_very_recipe_and_while_the_folder_of_the_ru
     folder = StudyFolder.from_title("widths", study.runs)
     keys = ("key0", "another key", "key2")
     plan = zip(folder.read().plan(), keys, strict=True)
-    folder.update([RequestedRun(one.run, key, recipe(seed=one.seed)) for one, key in plan])
+    folder.update([StudyRun.of(one.run, key, recipe(seed=one.seed)) for one, key in plan])
     (study.runs / folder.read().plan()[2].run / "recipe.yaml").unlink()
     assert results_of("widths", study.runs)["status"].tolist() == ["done", "left", "left"]
 
@@ -697,12 +697,6 @@ def test_a_user_error_is_reported_in_a_line_and_nothing_is_written(
     assert message in err
     assert len(err.splitlines()) == 1
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_recipe_is_called_no_study(results: Shell, study: Studies) -> None:
-    status, _, err = results(address="addition-abacus")
-    assert (status, len(err.splitlines())) == (2, 1)
-    assert "is a recipe, not a study; `numerate run addition_abacus` creates one" in err
 
 
 @pytest.mark.parametrize(

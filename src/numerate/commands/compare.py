@@ -119,7 +119,7 @@ def resolve_runs(addresses: Sequence[str], runs_dir: str | None = None) -> Resol
     unique_folders = {path.resolve(): path for path in folders}
     present = {state.run.label for state in states if state.status == "done"}
     failed = {state.run.run: state for state in states if state.status == "failed"}.values()
-    errors = [(one.run.display_name, (one.end and one.end.error) or "no error was recorded") for one in failed]
+    errors = [(one.run.display_name, str(one.error)) for one in failed]
     missing = dict.fromkeys(one.run.label for one in failed if one.run.label not in present)
     return ResolvedRuns(list(unique_folders.values()), labels, errors, list(missing))
 

@@ -17,9 +17,8 @@ from numerate.reports.compare import comparison_text, read_comparison
 from numerate.reports.terminal_writer import TerminalStyle
 from numerate.runs.engines.engine import Engine
 from numerate.runs.engines.local import Local
-from numerate.runs.making import RunOutcome
 from numerate.runs.search import search as search_recipe
-from numerate.runs.status import MAX_SHOWN_FAILURES
+from numerate.runs.status import MAX_SHOWN_FAILURES, RunState
 from numerate.runs.study import preview_study, run_study
 from numerate.runs.study_folder import StudyFolder
 from numerate.terminal import output_width, print_wrapped
@@ -67,13 +66,12 @@ def run(
         preview = preview_study(study, runs_dir=runs_dir, engine=engine, retry=retry)
         print(f"{preview}" if preview.script is None else f"{preview}\n\n{preview.script}")
         return 0
-    page, outcomes = run_study(study, runs_dir=runs_dir, engine=engine, retry=retry)
-    _show_failures(study, outcomes, runs_dir, traceback)
+    page, states = run_study(study, runs_dir=runs_dir, engine=engine, retry=retry)
+    _show_failures(study, states, runs_dir, traceback)
     if page is not None:
-        folders = [outcome.path for outcome in outcomes if outcome.path is not None and outcome.error is None]
-        show_summary(study, runs_dir, folders)
+        show_summary(study, runs_dir, [state.path for state in states if state.status == "done"])
         print(f"\nreport: {page}")
-    return max((one.exit_status for one in outcomes), default=0)
+    return max((state.exit_status for state in states), default=0)
 
 
 def search(
@@ -100,21 +98,21 @@ def search(
     return result.exit_status or int(none_complete)
 
 
-def _show_failures(study: Study, outcomes: Sequence[RunOutcome], runs_dir: str | None, traceback: bool) -> None:
-    failed = [one for one in outcomes if one.error and not one.is_resumable]
+def _show_failures(study: Study, states: Sequence[RunState], runs_dir: str | None, traceback: bool) -> None:
+    failed = [state for state in states if state.status == "failed"]
     lines = []
     for one in failed[:MAX_SHOWN_FAILURES]:
-        lines.append(f"{one.label}: {one.error}")
-        if one.traceback is not None and traceback:
-            lines.append(one.traceback)
+        lines.append(f"{one.run.display_name}: {one.error}")
+        if one.end is not None and one.end.traceback is not None and traceback:
+            lines.append(one.end.traceback)
     if len(failed) > MAX_SHOWN_FAILURES:
         lines.append(f"... and {len(failed) - MAX_SHOWN_FAILURES} more failed runs")
     if failed:
         where = f" runs_dir={runs_dir}" if runs_dir is not None else ""
         lines.append(f"retry=true runs failed ones again; `numerate status {study.title}{where}`")
-    if remaining := sum(one.is_resumable for one in outcomes):
-        ended = sum(one.error is None for one in outcomes)
-        lines.append(f"{ended:,} of {len(outcomes):,} runs are done, {remaining:,} remain; the same command resumes")
+    if remaining := sum(state.end is None for state in states):
+        num_done = sum(state.status == "done" for state in states)
+        lines.append(f"{num_done:,} of {len(states):,} runs are done, {remaining:,} remain; the same command resumes")
     for line in lines:
         print_wrapped(f"numerate: {line}", sys.stderr)
 

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -35,9 +36,9 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
     low: Fraction | None = None
     high: Fraction | None = None
     cells: Count | None = None
-    labels: dict[str, Any] | None = None
-    answers: dict[str, Any] | None = None
-    language: dict[str, Any] | None = None
+    labels: dict[str, dict[str, Fraction | None]] | None = None
+    answers: dict[str, Loss | None] | None = None
+    language: dict[str, NonNegativeLoss | None] | None = None
     non_causal_reason: str | None = None
 
     def __post_init__(self) -> None:
@@ -176,15 +177,18 @@ class Ending:
 
 
 def clear_end(folder: RunFolder, failed_key: str | None = None) -> None:
-    """Removes how a run ended, under its lock; with a `failed_key` only if it failed as a recipe of this key.
+    """Removes how a run ended, under its lock; with a `failed_key` only if it failed as a recipe of this key, or if the
+    file is damaged.
 
     Raises `LockedError` if another process is at the run.
     """
     with folder.lock("starting"):
-        end = None if failed_key is None else read_end(folder.path)
-        if failed_key is None or (end is not None and end.is_failed(failed_key)):
-            with disk.convert_os_errors(folder.path):
-                folder.file(END_FILE).unlink(missing_ok=True)
+        with suppress(UserError):
+            end = None if failed_key is None else read_end(folder.path)
+            if failed_key is not None and (end is None or not end.is_failed(failed_key)):
+                return
+        with disk.convert_os_errors(folder.path):
+            folder.file(END_FILE).unlink(missing_ok=True)
 
 
 def _utf8(text: str) -> str:

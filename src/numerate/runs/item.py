@@ -1,8 +1,7 @@
 """The work on one run of a study: it is trained, evaluated and reported as far as necessary, and its end is written."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,28 +11,20 @@ from numerate.evaluation.answer_metrics import own_scores
 from numerate.evaluation.evaluator import resolve_grid
 from numerate.integrations.tracked_results import track_results
 from numerate.reports.evaluation_results import Results
-from numerate.runs.end import Ending, read_end
+from numerate.runs.end import Ending
 from numerate.runs.engines.worker import current_stop
 from numerate.runs.run import Run
+from numerate.runs.status import read_state
+from numerate.runs.study_folder import StudyRun
+from numerate.runs.tracking import track_results
 from numerate.runs.train import TrainedRun, train
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
-class RunItem:
-    """A run to be made: `run` is its path below the folder of runs, `key` the content key of its recipe, `tree` that
-    recipe as plain data."""
-
-    run: str
-    key: str
-    name: str = field(compare=False)
-    tree: Mapping[str, Any] = field(compare=False, repr=False)
-
-
-@dataclass(frozen=True)
 class MakeRun:
-    """Makes runs below a folder: a function of a `RunItem`, which returns the messages about its run.
+    """Makes runs below a folder: a function of a `StudyRun`, which returns the warnings about its run.
 
     It does what is missing in the folder of the run and writes there how it ended, also with an error of its own. It
     raises `LockedError` if another process is at the run, errors of memory and of a full disk, and `KeyboardInterrupt`
@@ -45,53 +36,41 @@ class MakeRun:
     """The command line."""
     working_directory: str = field(compare=False)
     """The working directory of the command; paths of user files are relative to it."""
-    verbose: bool = field(default=True, compare=False)
-    """Whether all messages of a run are returned, or only its warnings."""
 
-    def name_of(self, item: RunItem) -> str:
-        return item.name
+    def name_of(self, item: StudyRun) -> str:
+        return item.display_name
 
-    def done(self, item: RunItem) -> bool:
+    def done(self, item: StudyRun) -> bool:
         """Whether a run is trained and evaluated already."""
-        path = Path(self.runs_dir) / item.run
-        end = read_end(path) if (path / "recipe.yaml").exists() else None
-        return end is not None and end.is_done(item.key)
+        return read_state(Path(self.runs_dir), item).status == "done"
 
-    def __call__(self, item: RunItem) -> list[str]:
+    def __call__(self, item: StudyRun) -> list[str]:
         messages: list[str] = []
-
-        def on_message(text: str) -> None:
-            if self.verbose or text.startswith("warning: "):
-                messages.append(text)
-
-        with _redirect_warnings(lambda warning, *_: on_message(f"warning: {warning}")):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
             if not self.done(item):
-                self._make(item, on_message)
-        return messages
+                self._make(item, messages)
+        texts = [text for text in messages if text.startswith("warning: ")]
+        return list(dict.fromkeys([*texts, *(f"warning: {one.message}" for one in caught)]))
 
-    def _make(self, item: RunItem, on_message: Callable[[str], None]) -> None:
-        def on_record(kind: str, record: Mapping[str, Any]) -> None:
-            if kind == "evaluation" and "perplexity" in record:
-                text = f"validation loss {record['loss']:.4g}, perplexity {record['perplexity']:.4g}"
-                on_message(f"{item.name} step {record['step']}: {text}")
-            elif kind == "evaluation" and record["split"] == "validation":
-                on_message(f"{item.name} step {record['step']}: {record['exact_match']:.1%} correct in distribution")
-
+    def _make(self, item: StudyRun, messages: list[str]) -> None:
         folder = RunFolder(Path(self.runs_dir) / item.run)
         with Ending(folder, item.key) as ending:
-            recipe = from_tree(item.tree, Path(self.working_directory) / "study", expected_class=Recipe)
+            recipe = from_tree(item.recipe_tree(), Path(self.working_directory) / "study", expected_class=Recipe)
             trained = train(
                 recipe,
                 runs_dir=self.runs_dir,
                 quiet=True,
-                on_record=on_record,
-                on_message=on_message,
+                on_message=messages.append,
                 stop=current_stop(),
                 command=self.command,
             )
             with folder.lock("evaluation"):  # so that nobody else does the same
                 results = evaluate_trained(replace(trained, run=Run(folder)), recipe)
                 ending.write("done", results=results)
+            if results["step"] > (recipe.training.steps or results["step"]):
+                further = f"trained further, to step {results['step']}, which its results are of"
+                messages.append(f"warning: {item.display_name}: {further}; another title= separates its runs")
 
 
 def evaluate_trained(trained: TrainedRun, recipe: Recipe) -> dict[str, Any]:
@@ -100,22 +79,21 @@ def evaluate_trained(trained: TrainedRun, recipe: Recipe) -> dict[str, Any]:
 
     Raises `KeyboardInterrupt` if the training was stopped, or if a stop is requested.
     """
-    run, evaluation, stop = trained.run, recipe.evaluation, current_stop()
+    run, stop = trained.run, current_stop()
 
-    def on_progress(done: int, total: int) -> None:
-        if stop.requested:
+    def check_stop(*_: int) -> None:
+        if stop.requested or trained.stop_reason == "stopped":
             raise KeyboardInterrupt
 
-    if trained.stop_reason == "stopped":
-        raise KeyboardInterrupt
-    results_by_checkpoint: dict[str, Results] = {}
-    for name in ("best", "final"):  # the best checkpoint is often the final one
-        count = run.evaluation_data.kind.default_count(evaluation)
-        grid = None if evaluation.grid is None else str(resolve_grid(recipe.task, evaluation.grid))
-        results_by_checkpoint[name] = run.evaluate(grid, count=count, checkpoint=name, on_progress=on_progress)
+    check_stop()
+    count = run.evaluation_data.kind.default_count(recipe.evaluation)
+    grid = None if recipe.evaluation.grid is None else str(resolve_grid(recipe.task, recipe.evaluation.grid))
+    regions = {
+        name: region_summaries(run.evaluate(grid, count=count, checkpoint=name, on_progress=check_stop))
+        for name in ("best", "final")
+    }
     run.report()
-    track_results(run.path, run.recipe)
-    regions = {name: region_summaries(results) for name, results in results_by_checkpoint.items()}
+    track_results(run)
     return training_results(trained, recipe) | regions
 
 
@@ -126,17 +104,18 @@ def training_results(trained: TrainedRun, recipe: Recipe) -> dict[str, Any]:
     metrics, extensions = run.folder.records("metrics.jsonl"), run.folder.metadata().get("extensions")
     target, flops = recipe.training.target_accuracy, progress.get("flops")
     stop_reason = "budget" if target is None or progress.get("exact_match", 0.0) < target else "target"
+    validation = {"validation_exact_match": ("exact_match", "validation")}
+    validation["ood_validation_exact_match"] = ("exact_match", "ood_validation")
+    if any("perplexity" in line for line in metrics):
+        names = ("loss", "perplexity", "bits_per_byte")
+        validation |= {f"validation_{name}": (name, "validation") for name in names}
     return {
         **({"extended_from": extensions[-1]["budget"]} if extensions else {}),
         "stop_reason": "minutes" if trained.stop_reason == "minutes" else stop_reason,
-        "step": progress["step"],
-        "examples": progress["examples"],
-        "tokens": progress["tokens"],
+        **{name: progress[name] for name in ("step", "examples", "tokens")},
         "flops": None if flops is None else float(flops),
         "loss": _last_value(metrics, "loss"),
-        "validation_exact_match": _last_value(metrics, "exact_match", "validation"),
-        "ood_validation_exact_match": _last_value(metrics, "exact_match", "ood_validation"),
-        **_language_metrics(metrics),
+        **{name: _last_value(metrics, *place) for name, place in validation.items()},
         "best_step": progress["best"],
     }
 
@@ -147,35 +126,15 @@ def region_summaries(results: Results) -> dict[str, dict[str, Any]]:
     often have too few distinct rows to hold any out."""
     lines = [line for line in results.summary_lines() if not line["settings"]]
     if any("language" in line for line in lines):  # one per context length; the trained one is named in_distribution
-        return {
-            "in_distribution" if line["region"] == "in_distribution" else f"context {line['context_length']}": {
-                "language": line["language"]
-            }
-            for line in lines
-        }
+        trained = "in_distribution"
+        names = [trained if line["region"] == trained else f"context {line['context_length']}" for line in lines]
+        return {name: {"language": line["language"]} for name, line in zip(names, lines, strict=True)}
     if not results.counts_answers:  # of a kind with entries of its own: its numbers
         return {line["region"]: {"answers": own_scores(line)} for line in lines}
     lines = [line for line in lines if not line["overlaps_training"] or "labels" in line] or lines
-    names = ("mean", "low", "high", "cells", "labels", "answers", "non_causal_reason")
-    return {line["region"]: {name: line[name] for name in names if name in line} for line in lines}
-
-
-def _language_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """For language modeling, the last validation metrics of training."""
-    if not any("perplexity" in line for line in metrics):
-        return {}
-    names = ("loss", "perplexity", "bits_per_byte")
-    return {f"validation_{name}": _last_value(metrics, name, "validation") for name in names}
+    entries = ("mean", "low", "high", "cells", "labels", "answers", "non_causal_reason")
+    return {line["region"]: {name: line[name] for name in entries if name in line} for line in lines}
 
 
 def _last_value(metrics: Sequence[Mapping[str, Any]], name: str, split: str | None = None) -> Any:
     return next((line[name] for line in reversed(metrics) if name in line and line.get("split") == split), None)
-
-
-@contextmanager
-def _redirect_warnings(on_warning: Callable[..., None]) -> Iterator[None]:
-    """Passes Python warnings to `on_warning`, each once per run."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        warnings.showwarning = on_warning
-        yield

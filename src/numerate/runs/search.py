@@ -27,9 +27,10 @@ from numerate.runs.engines.in_process import InProcess
 from numerate.runs.engines.local import Local
 from numerate.runs.engines.worker import current_stop
 from numerate.runs.item import training_results
-from numerate.runs.sampling import importances, is_pruned, next_point
-from numerate.runs.searched import SearchResult
-from numerate.runs.space import Space, value_text
+from numerate.runs.sampling import importances, is_pruned, load_optuna, next_point
+from numerate.runs.searched import SearchResult, print_new
+from numerate.runs.space import Space
+from numerate.runs.study_folder import StudyFolder, StudyRun
 from numerate.runs.train import train
 from numerate.runs.trials import Metric, Pruner, Sampler, Score, Search, Trial, TrialRun, open_search
 from numerate.training import provenance
@@ -157,8 +158,11 @@ class TrainTrial:
             ending.write("done", results=results)
 
 
-def _raise_damage(text: str) -> None:
-    raise UserError(text)
+def _write_study(search: Search, trials: Sequence[Trial]) -> None:
+    """Lists the runs of all trials in `study.json`, so that `numerate results` and `status` show them as a study's."""
+    runs = [run for trial in trials for run in trial.runs]
+    requested = [StudyRun.of(f"{search.path.name}/{run.folder.id}", run.key, to_tree(run.recipe)) for run in runs]
+    StudyFolder(search.path).update(requested, question="A hyperparameter search.")
 
 
 class _TrialStop(Stop):

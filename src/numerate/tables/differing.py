@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from numerate.reports.settings import SETTINGS_WITHOUT_EFFECT
-from numerate.runs.patch import tree_diff, value_at
-from numerate.runs.study_folder import StudyContent, StudyRun
+from numerate.runs.study_folder import StudyRun
 
 IGNORED_SETTINGS = {
     *SETTINGS_WITHOUT_EFFECT["Recipe"],
@@ -19,48 +18,41 @@ IGNORED_SETTINGS = {
 _MISSING = object()
 
 
-def differing_settings(content: StudyContent, runs: Sequence[StudyRun]) -> dict[str, list[Any]]:
+def differing_settings(runs: Sequence[StudyRun]) -> dict[str, list[Any]]:
     """Each setting in which runs of a study differ, by its path, in the order of a recipe: its value in every run.
 
     If the classes of a part differ, the column of the part has their names (`model.mixer`: "Attention", "LSTM");
     settings that differ among parts of one class have separate columns (`model.mixer.num_heads`), None if a part has no
     such setting. A list of parts is shown by their classes: "[Learned, Rotary]". `IGNORED_SETTINGS` has no columns.
     """
-    columns: dict[str, list[Any]] = {}
-    trees = list(map(content.tree, runs))
-    for root in _roots(content, runs):
-        values = [value_at(tree, root, _MISSING) for tree in trees]
-        for path, column in _expand_columns(root, values, [0] * len(values)):
-            if not {path, path.partition(".")[0]} & IGNORED_SETTINGS:
-                columns[path] = column
-    return columns
-
-
-def _roots(content: StudyContent, runs: Sequence[StudyRun]) -> list[str]:
-    """The outermost paths in which the runs, or their base recipes, differ; in the order of a recipe."""
-    bases = [content.bases[title] for title in dict.fromkeys(one.base for one in runs)]
-    order = {name: i for i, name in enumerate(dict.fromkeys(name for base in bases for name in base))}
-    paths = dict.fromkeys(path for base in bases[1:] for path in tree_diff(bases[0], base))
-    paths |= dict.fromkeys(path for one in runs for path in one.diff)
-    if "" in paths:
-        paths = dict.fromkeys(order)
-    outermost = [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
-    return sorted(outermost, key=lambda path: order.get(path.partition(".")[0], len(order)))
+    columns = _expand_columns("", [run.recipe_tree() for run in runs], [0] * len(runs))
+    return {path: column for path, column in columns if not {path, path.partition(".")[0]} & IGNORED_SETTINGS}
 
 
 def _expand_columns(path: str, values: Sequence[Any], part_ids: Sequence[int]) -> Iterator[tuple[str, list[Any]]]:
     """The columns at and below a path. `part_ids` numbers the parts that contain the values: settings of parts that
     already differ (an LSTM and an Attention) are not compared."""
-    shown = [_column_value(value) for value in values]
-    first: dict[int, Any] = {}
-    present = [(one, part) for one, value, part in zip(shown, values, part_ids, strict=True) if value is not _MISSING]
-    if any(first.setdefault(part, one) != one for one, part in present):
-        yield path, shown
-    parts: dict[tuple[int, str], int] = {}
-    below = [parts.setdefault((part, str(one)), len(parts)) for part, one in zip(part_ids, shown, strict=True)]
+    if all(value == values[0] for value in values):
+        return
+    if not all(isinstance(value, Mapping) and value.get("kind") == values[0].get("kind") for value in values):
+        shown = [_column_value(value) for value in values]
+        first: dict[int, Any] = {}
+        present = [
+            (one, part) for one, part, value in zip(shown, part_ids, values, strict=True) if value is not _MISSING
+        ]
+        if any(first.setdefault(part, one) != one for one, part in present):
+            yield path, shown
+        parts: dict[tuple[int, str], int] = {}
+        part_ids = [parts.setdefault((part, str(one)), len(parts)) for part, one in zip(part_ids, shown, strict=True)]
     for name in dict.fromkeys(name for value in values for name in _child_names(value)):
-        children = [value_at(value, name, _MISSING) if _child_names(value) else _MISSING for value in values]
-        yield from _expand_columns(f"{path}.{name}", children, below)
+        yield from _expand_columns(f"{path}.{name}".lstrip("."), [_child(value, name) for value in values], part_ids)
+
+
+def _child(value: Any, name: str) -> Any:
+    """The setting or the item of a part; `_MISSING` if it has none."""
+    if isinstance(value, Mapping):
+        return value.get(name, _MISSING)
+    return value[int(name)] if isinstance(value, list) and name.isdigit() and int(name) < len(value) else _MISSING
 
 
 def _column_value(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The results of a study as a DataFrame: a row per run of its plan, including those that failed or have not started."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from numerate.records.reading import read_records
 from numerate.reports.grid import REGION_LABELS
 from numerate.reports.settings import format_settings
 from numerate.runs.status import read_states
-from numerate.runs.study_folder import StudyContent, StudyFolder, StudyRun
+from numerate.runs.study_folder import StudyFolder
 from numerate.tables.differing import differing_settings
 from numerate.tables.selecting import LABEL_METRICS, SCORE_PREFIX, display_format, is_identifier
 from numerate.training.run_folder import folder_name, resolve_runs_dir
@@ -76,20 +76,19 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     from pandas import DataFrame
 
     folder = _find_study(study, runs_dir)
-    content = folder.read()
-    states = read_states(folder.runs_dir, content.runs)
+    states = read_states(folder.runs_dir, folder.read().runs)
     states = [state for state in states if state.run.current or state.status == "done"]
     runs, ends = [state.run for state in states], [state.end for state in states]
     done_records = [{} if end is None or end.results is None else end.results for end in ends]
     columns: dict[str, Series[Any]] = {
         "run": _series([one.run for one in runs], str),
-        "label": _series(_labels(content, runs), str),
+        "label": _series([one.name for one in runs], str),
         "seed": _series([one.seed for one in runs], int),
         "status": _series([state.status for state in states], str),
     }
     if not all(one.current for one in runs):
         columns["plan"] = _series(["current" if one.current else "earlier" for one in runs], str)
-    for path, values in differing_settings(content, runs).items():
+    for path, values in differing_settings(runs).items():
         columns[path if is_identifier(path) else f"recipe.{path}"] = _series(values, infer_type(values))
     if any("extended_from" in record for record in done_records):
         columns["extended_from"] = _series([record.get("extended_from") for record in done_records], int)
@@ -145,14 +144,6 @@ def _cast(value: Any, kind: type) -> Any:
     if kind is str:
         return str(value).lower() if isinstance(value, bool) else str(value)
     return kind(value) if isinstance(value, int | float) else None
-
-
-def _labels(content: StudyContent, runs: Sequence[StudyRun]) -> Iterator[str]:
-    """The labels of the runs without their settings, which have separate columns."""
-    for one in runs:
-        known = (content.labels.get(one.base), content.bases[one.base].get("name"), one.base)
-        begins = (name for name in known if name and f"{one.label} (".startswith(f"{name} ("))
-        yield next(begins, one.label)
 
 
 def _region_values(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.context import ForkContext, ForkProcess
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from failures import killed_at_every_moment, small_disk
+from numerate.errors import OperationalError
 from numerate.positions.added import Learned
 from numerate.recipes.study import Study
 from numerate.runs import study as studies
@@ -24,6 +25,7 @@ from numerate.runs.engines.engine import Engine
 from numerate.runs.engines.in_process import InProcess
 from numerate.runs.engines.local import Local
 from numerate.runs.study import run_study
+from numerate.runs.study_folder import StudyFolder
 from numerate.training.recipe import Recipe
 from small_runs import TINY
 
@@ -49,9 +51,9 @@ def here() -> Engine:
     return InProcess()
 
 
-def _no_report(study: Study, running: Any, folders: Sequence[Path], failed: Any) -> Path:
+def _no_report(study: Study, folder: StudyFolder, states: Any) -> Path:
     """In the place of drawing a report, which takes longer than all the tiny runs."""
-    path: Path = running.folder.path / "report.html"
+    path = folder.path / "report.html"
     path.write_text("drawn")
     return path
 
@@ -129,6 +131,9 @@ class Command:
             more = {"engine": Local(workers=2), **more}
             _, done = run_study(study, runs_dir=self.runs, **more)
             status = max(one.exit_status for one in done)
+        except OperationalError as error:
+            print(error)
+            status = 1
         except BaseException:
             traceback.print_exc()
         finally:

@@ -5,20 +5,26 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from numerate.cli import main
 from numerate.config import identity, override, to_tree
 from numerate.recipes.study import content_key
+from numerate.runs import making
 from numerate.runs.end import End, write_end
-from numerate.runs.making import StudyProgress
+from numerate.runs.engines.engine import Outcome
+from numerate.runs.engines.in_process import InProcess
+from numerate.runs.making import StudyRunner
 from numerate.runs.status import RunningRun, RunState, mean_durations, status_text, study_status, time_left
-from numerate.runs.study_folder import RequestedRun, StudyFolder, StudyRun
+from numerate.runs.study_folder import StudyFolder, StudyRun
 from numerate.tables.describing import describe_runs
 from numerate.tables.results import results_of
+from numerate.training.progress import ProgressBar
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 
@@ -32,7 +38,7 @@ def make(tiny: Recipe, tmp_path: Path) -> Make:
     def make(count: int) -> tuple[StudyFolder, list[StudyRun]]:
         recipes = [override(tiny, [f"seed={seed}"]) for seed in range(count)]
         folder = StudyFolder(tmp_path / "runs" / "study")
-        requested = [RequestedRun(f"rotary/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
+        requested = [StudyRun.of(f"rotary/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
         return folder, folder.update(requested, question="Why?")
 
     return make
@@ -108,7 +114,7 @@ def test_every_run_is_done_running_failed_or_left(make: Make) -> None:
 
 
 def run(label: str) -> StudyRun:
-    return StudyRun(run=f"{label}/0", key="k", label=label, seed=0, base=label)
+    return StudyRun(run=f"{label}/0", key="k", name=label, seed=0, tree=Raw(b"{}"))
 
 
 def busy(label: str, step: int, began: float) -> RunningRun:
@@ -137,42 +143,47 @@ def test_the_time_left_is_that_of_what_runs_and_of_what_waits(
 
 def test_only_runs_that_are_done_tell_how_long_one_takes() -> None:
     ends = [End.now("done", key="k", seconds=8.0), End.now("failed", key="k", seconds=1.0)]
-    states = [RunState(run("a"), "done", ends[0]), RunState(run("a"), "failed", ends[1]), RunState(run("b"), "left")]
+    states = [
+        RunState(run("a"), Path("a"), "done", ends[0]),
+        RunState(run("a"), Path("a"), "failed", ends[1]),
+        RunState(run("b"), Path("b"), "left"),
+    ]
     assert mean_durations(states) == {"a": 8.0, "": 8.0}
 
 
 # The progress of a command --------------------------------------------------------------------------------------------
 
 
-def progress_of(make: Make, count: int) -> tuple[StudyProgress, list[StudyRun], dict[str, End], list[str]]:
-    folder, plan = make(count)
+class Telling(InProcess):
+    """Ends the first run with warnings, and looks while the second one is at work; the others are left."""
+
+    def map(self, function: Any, items: Any, *, folder: Any = None, stop: Any, on_tick: Any = None) -> Any:
+        study = StudyFolder(folder)
+        end(study, items[0])
+        losses = [f"warning: objective.loss: the number term is {term} (over the first 2 steps)" for term in (7, 8)]
+        yield Outcome(0, result=[*losses, *(f"warning: model.positions.{i}: 18 is untrained" for i in (0, 1))])
+        with metrics(study, items[1], {"step": 1, "loss": 1.5}).lock():
+            on_tick()
+        stop.request()
+
+
+def test_progress_counts_runs_and_shows_a_warning_of_several_runs_once_and_keeps_a_log(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[int, str]] = []
+    monkeypatch.setattr(ProgressBar, "update", lambda self, *values: shown.append(values))
+    monkeypatch.setattr(making, "_MAX_TIME_FRACTION", inf)
+    folder, plan = make(3)
     messages: list[str] = []
-    ends: dict[str, End] = {}
-    return StudyProgress(folder, plan, ends, {one.run: 4 for one in plan}, messages.append), plan, ends, messages
-
-
-def test_progress_counts_the_steps_of_all_runs_and_keeps_a_log(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
-    progress, plan, ends, messages = progress_of(make, 3)
-    with metrics(progress.folder, plan[1], {"step": 1, "loss": 1.5}).lock(), progress:
-        progress.print_run_messages(["one", "two"])
-        ends[plan[0].run] = end(progress.folder, plan[0])
-        progress.print_end(plan[0], ends[plan[0].run])
-        progress.update()
-    assert messages == ["one", "two", "rotary: done"]
-    log = (progress.folder.path / "log.txt").read_text()
+    states = StudyRunner(folder, plan, engine=Telling(), on_message=messages.append).run()
+    assert [state.status for state in states] == ["done", "left", "left"]
+    warnings = [text.partition(" ")[2] for text in messages[:-1]]
+    assert warnings[0] == "objective.loss: the number term is 7 (over the first 2 steps)"
+    assert warnings[1:] == [f"model.positions.{i}: 18 is untrained" for i in (0, 1)]
+    assert messages[-1] == "rotary: done"
+    log = (folder.path / "log.txt").read_text()
     assert all(text in log for text in messages)
-    assert "study 5/12" in log, "a run is done, another at its first step"
-    assert "1/3 runs, rotary 1.5" in capfd.readouterr().err
-
-
-def test_a_warning_of_several_runs_is_shown_once(make: Make) -> None:
-    progress, _, _, messages = progress_of(make, 2)
-    losses = [f"warning: objective.loss: the number term is {term} (means over the first 2 steps)" for term in (7, 8)]
-    positions = [f"warning: model.positions.{index}: position 18 is untrained" for index in (0, 1)]
-    with progress:
-        for loss in losses:
-            progress.print_run_messages([loss, *positions, "resuming from step 3"])
-    assert messages == [losses[0], *positions, "resuming from step 3", "resuming from step 3"]
+    assert shown == [(0, ""), (1, "rotary 1.5"), (1, "")]
 
 
 # The command ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """The folder of a study lists its runs, whatever happened to it, and finds it by name."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,54 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from numerate.config import from_tree, identity, override, to_tree
 from numerate.errors import UserError
 from numerate.mixers.recurrent import LSTM
 from numerate.recipes.study import Study, content_key
 from numerate.records.reading import FORMAT
-from numerate.runs.patch import apply_diff, tree_diff
 from numerate.runs.status import study_status
-from numerate.runs.study_folder import RequestedRun, StudyFolder
+from numerate.runs.study_folder import StudyFolder, StudyRun
 from numerate.tables.results import results_of
 from numerate.training.finding import all_runs, find_run, latest_run
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 
-# What differs ---------------------------------------------------------------------------------------------------------
-
-LEAVES = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, 1.0, 0.5]) | st.sampled_from("ab")
-TREES = st.recursive(
-    LEAVES,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["a", "b", "a.b", ""]), inner, max_size=3)
-        | st.fixed_dictionaries({"kind": st.sampled_from(["LSTM", "Attention"])}, optional={"a": inner, "b": inner})
-    ),
-    max_leaves=12,
-)
-
-
-@given(TREES, TREES)
-def test_a_tree_is_put_together_again_from_another_and_what_differs(base: Any, tree: Any) -> None:
-    before = json.dumps([base, tree])
-    found = apply_diff(base, json.loads(json.dumps(tree_diff(base, tree))))
-    assert json.dumps(found) == json.dumps(tree), "the same text, so that True stays True and 1.0 stays 1.0"
-    assert json.dumps([base, tree]) == before
-
-
 # The runs -------------------------------------------------------------------------------------------------------------
 
 
-def requested(*recipes: Recipe) -> list[RequestedRun]:
-    return [RequestedRun(f"{one.title}/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
+def requested(*recipes: Recipe) -> list[StudyRun]:
+    return [StudyRun.of(f"{one.title}/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
 
 
 def trees(folder: StudyFolder) -> list[Any]:
-    content = folder.read()
-    return [content.tree(run) for run in content.plan()]
+    return [run.recipe_tree() for run in folder.read().plan()]
 
 
 def test_a_recipe_with_any_task_comes_back(any_task: Any, tiny: Recipe, tmp_path: Path) -> None:
@@ -145,7 +118,7 @@ def test_a_study_is_found_by_its_title_or_its_path_and_a_near_name_is_reported(t
     assert StudyFolder.find(f"{tmp_path}/abacus_laptop/", Path("elsewhere")).title == "abacus_laptop"
     with pytest.raises(UserError, match=r"there are: abacus_laptop, my-study.*Did you mean 'abacus_laptop'"):
         StudyFolder.find("abacus_labtop", tmp_path)
-    with pytest.raises(UserError, match="numerate run quickstart"):
+    with pytest.raises(UserError, match="`numerate run abacus_laptop` makes that of a recipe or study"):
         StudyFolder.find("abacus_laptop", tmp_path / "nothing")
 
 
