@@ -286,8 +286,8 @@ FAULTS = [
     Fault(
         "a search starts one trial too many",
         "runs/search.py",
-        "return [number for number in range(search.num_trials) if",
-        "return [number for number in range(search.num_trials + 1) if",
+        "range(len(trials), search.num_trials)",
+        "range(len(trials), search.num_trials + 1)",
         "tests/runs/test_search.py",
     ),
     Fault(
@@ -554,8 +554,8 @@ FAULTS = [
     Fault(
         "a trial is judged by steps beyond its budget",
         "runs/trials.py",
-        'for line in run.folder.records("metrics.jsonl") if budget is None or line["step"] <= budget]',
-        'for line in run.folder.records("metrics.jsonl")]',
+        'for line in (line for line in lines if budget is None or line["step"] <= budget):',
+        "for line in lines:",
         "tests/runs/test_search.py",
     ),
     Fault(

@@ -34,6 +34,7 @@ from numerate.runs.trials import Score, Search, SearchFile, Trial
 from numerate.tables.results import results_of
 from numerate.tasks.task import Task
 from numerate.text.tasks.example_file import ExampleFile
+from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 from small_runs import TINY
 
@@ -44,7 +45,7 @@ SPACE = Space.parse(TINY, RATES) if importlib.util.find_spec("optuna") else Spac
 
 
 def values(found: SearchResult) -> list[Any]:
-    return [(trial.number, trial.state, trial.score, trial.parameters) for trial in found.trials]
+    return [(trial.number, trial.state, trial.scores, trial.parameters) for trial in found.trials]
 
 
 # The space ------------------------------------------------------------------------------------------------------------
@@ -148,8 +149,7 @@ def test_a_trial_is_an_ordinary_run_of_the_search_and_shown_as_one(found: Search
     assert folder.metadata()["group"] == found.path.name
     rows = results_of(found.path).set_index("run")
     row = rows.loc[f"{found.path.name}/{folder.id}"]
-    assert found.best_trial.score is not None
-    assert (len(rows), row["status"], row["loss"]) == (5, "done", found.best_trial.score.value)
+    assert (len(rows), row["status"], row["loss"]) == (5, "done", found.best_trial.objective)
     assert row["optimizer.learning_rate"] == found.best_trial.parameters["optimizer.learning_rate"]
 
 
@@ -173,13 +173,13 @@ def test_a_search_asks_no_question_of_the_test_split_and_evaluates_no_grid(
 
 
 def test_the_best_is_shown_first_and_is_to_be_measured_on_new_seeds(found: SearchResult) -> None:
-    losses = {trial.number: trial.score.value for trial in found.trials if trial.score}
+    losses = {trial.number: trial.objective for trial in found.trials}
     best = found.best_trial
     assert best.number == min(losses, key=losses.__getitem__)
     table = str(found).splitlines()
     assert table[0].split()[:2] == ["trial", "loss"]
     assert table[2].split()[0] == str(best.number)
-    command = f"numerate run rotary {shlex.join(found.settings(best))} seed=1,2,3,4,5"
+    command = f"numerate run rotary {shlex.join(found.search.space.settings(best.parameters))} seed=1,2,3,4,5"
     assert found.next_command() == command
     assert command in str(found)
     called = ("my recipes/it.py:tiny", "--parts", "my.py")
@@ -266,12 +266,13 @@ def add(search: Search, value: float) -> Trial:
     """Adds the next trial, with one evaluation; it has not ended."""
     search.add_trial(next_point(search, search.trials()))
     score = Score.of(list(lines((4, value, None), loss=4 * (1 - value))), search.metric, 4)
-    return replace(search.trials()[-1], score=score)
+    assert score is not None
+    return replace(search.trials()[-1], scores=(score,))
 
 
-def end(trial: Trial) -> Trial:
-    results = {"stop_reason": "budget", "search": msgspec.to_builtins(trial.score)}
-    Ending(trial.runs[0].folder, trial.runs[0].key).write("done", results=results)
+def end(search: Search, trial: Trial) -> Trial:
+    results = {"stop_reason": "budget", "search": msgspec.to_builtins(trial.scores[0])}
+    Ending(search.folder(trial.runs[0]), trial.runs[0].key).write("done", results=results)
     return trial
 
 
@@ -300,7 +301,8 @@ def test_a_run_is_worth_what_its_best_checkpoint_got_right_on_the_next_lengths()
     assert value("validation_loss", *losses) == 2.0
     assert value("validation_loss", text | {"step": 1, "loss": float("nan")}) is None
     seeds = [msgspec.structs.replace(best, value=v, objective=v / 2) for v in (0.25, 1.0, 0.5)]
-    assert Score.of_seeds(seeds) == msgspec.structs.replace(best, value=0.5, objective=0.25, interval=(0.25, 1.0))
+    trial = Trial(0, "complete", {}, tuple(seeds))
+    assert (trial.objective, trial.values, trial.texts()[0]) == (0.25, [0.5, 0.25, 1.0], "50.0%")
 
 
 def test_a_grid_tries_each_point_once_and_no_point_is_tried_twice(make: Callable[..., Search]) -> None:
@@ -316,8 +318,9 @@ def test_a_grid_tries_each_point_once_and_no_point_is_tried_twice(make: Callable
 def test_a_pruner_stops_what_is_worse_than_others(make: Callable[..., Search], metric: Any, pruner: Any) -> None:
     searched = make(metric=metric, pruner=pruner)
     for number in range(5):
-        assert not is_pruned(searched, trial := add(searched, 0.5 + number / 100))
-        end(trial)
+        trial = add(searched, 0.5 + number / 100)
+        assert not is_pruned(searched, trial)
+        end(searched, trial)
     assert [is_pruned(searched, add(searched, value)) for value in (0.1, 0.9)] == [True, False]
 
 
@@ -418,17 +421,16 @@ def test_settings_that_are_refused_together_are_failed_trials(tmp_path: Path) ->
     assert len(list(found.path.glob("*/recipe.yaml"))) == 2, "one point is there twice, and one run for both"
 
 
-def test_a_search_whose_trials_all_fail_alike_ends_with_their_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(UserError, match=r"all 3 trials failed with the same error.*cuda:99"):
-        search(replace(TINY, device="cuda:99"), RATES, trials=9, runs_dir=tmp_path, quiet=True)
-    without_evaluation = replace(TINY, training=replace(TINY.training, minutes=1e-9))
-    with pytest.raises(UserError, match="ended before any evaluation; a larger budget or a smaller"):
-        search(without_evaluation, RATES, trials=3, runs_dir=tmp_path, quiet=True)
+def test_a_trial_that_fails_is_shown_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(recipe: Recipe) -> str:
+        return str(search(recipe, RATES, trials=2, runs_dir=tmp_path / str(time.monotonic()), quiet=True))
+
+    assert "2 failed\ntrial 0 failed: device: " in failed(replace(TINY, device="cuda:99"))
+    training = replace(TINY.training, minutes=1e-9)
+    text = "trial 1 failed: training: ended before any evaluation; a larger budget or a smaller"
+    assert text in failed(replace(TINY, training=training))
     monkeypatch.setattr(trials_file, "_accuracy", lambda *_: float("nan"))
-    with pytest.raises(UserError, match="no evaluation has a finite ood_validation"):
-        search(TINY, RATES, trials=3, runs_dir=tmp_path / "other", quiet=True)
+    assert "none of its evaluations has a finite ood_validation" in failed(TINY)
 
 
 @dataclass(frozen=True)

@@ -79,13 +79,13 @@ def _study(
             study = optuna.create_study(study_name="search", direction=direction, sampler=sampler, pruner=pruner)
             for trial in trials:
                 study.enqueue_trial(dict(trial.parameters))
-                one, values = study.ask(search.space.distributions), trial.score.objectives if trial.score else {}
+                one, values = study.ask(search.space.distributions), trial.scores[0].objectives if trial.scores else {}
                 for step, value in values.items():
                     one.report(value, step)
                     if pruner is not None and (trial is not current or step < max(values)):
                         one.should_prune()  # for hyperband to note how far it came
-                if trial.state == "complete" and trial.score is not None:
-                    study.tell(one, trial.score.objective)
+                if trial.state == "complete":
+                    study.tell(one, trial.objective)
                 elif trial.state != "running":  # the sampler then searches elsewhere
                     study.tell(one, state=optuna.trial.TrialState.PRUNED)
                 asked = one if trial is current else asked

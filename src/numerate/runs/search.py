@@ -41,7 +41,6 @@ from numerate.training.run_folder import resolve_runs_dir
 from numerate.training.stopping import Stop
 
 _NUM_TRIALS = 30
-_MAX_SAME_FAILURES = 3  # identical failures, without any other result, after which no more trials are started
 
 
 def search(
@@ -88,22 +87,18 @@ def search(
     for option, number in (("trials", trials), ("workers", workers), ("seeds", seeds)):
         check_positive(option, number)
     if sampler == "grid" and space.size > MAX_RUNS:
-        raise UserError(
-            f"sampler: a grid has at most {MAX_RUNS:,} points; give several values with commas, or a step as the third "
-            "number of between(...)"
-        )
+        raise UserError(f"sampler: a grid has at most {MAX_RUNS:,} points; a step is the third number of between(...)")
     recipe = recipe if seed is None else replace(recipe, seed=seed)
     all_seeds = tuple(range(recipe.seed, recipe.seed + seeds))
     total = int(min(trials or (space.size if sampler == "grid" else _NUM_TRIALS), space.size))
-    found = Search(Path(), {}, space, total, metric, sampler, pruner, all_seeds)
-    found = open_search(recipe, found, resolve_runs_dir(runs_dir), name)
+    empty = Search(Path(), {}, space, total, metric, sampler, pruner, all_seeds)
+    found = open_search(recipe, empty, resolve_runs_dir(runs_dir), name)
     if engine is None:
         engine = Local(workers=workers) if workers > 1 else InProcess(threads=torch.get_num_threads())
     printed = {trial.number for trial in found.trials() if trial.state != "running"}
     bar = ProgressBar(total, label=found.path.name, num_done=len(printed), unit="trial", show=not quiet)
     with Stop() as stop, bar:
         _train_trials(found, engine, stop, lambda: _print_new(found, bar, printed))
-        _print_new(found, bar, printed)
     status, done = (stop.status or 130) if stop.requested else 0, tuple(found.trials())
     return SearchResult(found, done, importances(found, done), status, tuple(command_words) or (recipe.title,))
 
@@ -145,14 +140,14 @@ class TrainTrial:
             )
             if trained.stop_reason == "stopped" and not stop.is_pruned:
                 raise KeyboardInterrupt
-            lines = read_metrics(run.folder.path, run.folder.metadata(), _raise_damage)
-            score = Score.of(lines, self.search.metric, run.recipe.training.steps)
-            if score is None and any("split" in line for line in lines):
-                raise UserError(f"training: no evaluation has a finite {self.search.metric}")
+            lines = read_metrics(folder.path, folder.metadata(), _raise_damage)
+            score = Score.of(lines, self.search.metric, recipe.training.steps)
             if score is None:
-                advice = "a larger budget or a smaller training.evaluate_every="
-                raise UserError(f"training: ended before any evaluation; {advice}")
-            results = training_results(trained, run.recipe) | {"search": msgspec.to_builtins(score)}
+                why = f"none of its evaluations has a finite {self.search.metric}"
+                if not any("split" in line for line in lines):
+                    why = "ended before any evaluation; a larger budget or a smaller training.evaluate_every="
+                raise UserError(f"training: {why}")
+            results = training_results(trained, recipe) | {"search": msgspec.to_builtins(score)}
             if stop.is_pruned or results["stop_reason"] == "minutes":  # which are the budget of a trial
                 results["stop_reason"] = "pruned" if stop.is_pruned else "budget"
             ending.write("done", results=results)
@@ -180,9 +175,9 @@ class _TrialStop(Stop):
     @property
     def requested(self) -> bool:
         if self._trial is not None and self._is_due and not self.is_pruned:
-            run, self._is_due = self._trial.runs[0], False
-            score = Score.of(run.folder.records("metrics.jsonl"), self._search.metric, run.recipe.training.steps)
-            self.is_pruned = score is not None and is_pruned(self._search, replace(self._trial, score=score))
+            lines, self._is_due = self._search.folder(self._trial.runs[0]).records("metrics.jsonl"), False
+            score = Score.of(lines, self._search.metric, None)
+            self.is_pruned = score is not None and is_pruned(self._search, replace(self._trial, scores=(score,)))
         return self.is_pruned or self._worker_stop.requested
 
 
@@ -190,8 +185,7 @@ def _train_trials(search: Search, engine: Engine, stop: Stop, on_tick: Callable[
     """Trains trials until none is left to take. Trials of other commands are left to them, and submitted jobs continue
     by themselves.
 
-    Raises `UserError` or `OperationalError` if no trial can continue, and `UserError` if the first ones all fail with
-    the same error.
+    Raises `UserError` or `OperationalError` if no trial can continue.
     """
     function = TrainTrial(replace(search, path=search.path.absolute()), provenance.command_line())
     while not stop.requested and (numbers := _numbers_left(search)):
@@ -203,12 +197,6 @@ def _train_trials(search: Search, engine: Engine, stop: Stop, on_tick: Callable[
                     kinds.add(outcome.failure.kind)
                     _record_failure(search, numbers[outcome.index], outcome.failure)
                 on_tick()
-                ended = [trial for trial in search.trials() if trial.state != "running"]
-                if len(ended) >= _MAX_SAME_FAILURES and len({trial.error for trial in ended}) == 1 and ended[0].error:
-                    raise UserError(
-                        f"{search.path}: all {len(ended)} trials failed with the same error, so no more were started: "
-                        f"{ended[0].error} (another name= starts a new search)"
-                    )
         if kinds & {"stopped", "not started"}:
             return
         if "busy" not in kinds and search.trials() == before:
@@ -241,6 +229,6 @@ def _print_new(search: Search, bar: ProgressBar, printed: set[int]) -> None:
         if trial.state != "running" and trial.number not in printed:
             printed.add(trial.number)
             point = ", ".join(f"{path}={value_text(value)}" for path, value in trial.parameters.items())
-            how = trial.score.text() if trial.score and trial.state == "complete" else trial.state
+            how = trial.texts()[0] if trial.state == "complete" else trial.state
             bar.print_line(f"trial {trial.number}: {how}, {point}{'' if trial.error is None else f': {trial.error}'}")
     bar.step(len(printed))

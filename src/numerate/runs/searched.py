@@ -1,7 +1,6 @@
 """The result of a search: its best trials as a table, and the command that evaluates the best."""
 
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +45,8 @@ class SearchResult:
     @property
     def ranked_trials(self) -> list[Trial]:
         """The complete trials, best first; ties in the order of the trials."""
-        complete = [
-            (trial.score.objective, trial) for trial in self.trials if trial.state == "complete" and trial.score
-        ]
-        complete.sort(key=lambda one: one[0], reverse="loss" not in self.search.metric)
-        return [trial for _, trial in complete]
+        complete = [trial for trial in self.trials if trial.state == "complete"]
+        return sorted(complete, key=lambda trial: trial.objective, reverse="loss" not in self.search.metric)
 
     @property
     def best_trial(self) -> Trial:
@@ -64,58 +60,50 @@ class SearchResult:
         """The recipe of the best trial's first run, which `train` finds done. Raises `UserError` if there is none."""
         return self.best_trial.runs[0].recipe
 
-    def settings(self, trial: Trial) -> list[str]:
-        """The settings of a trial as `path=value` words for `numerate train`."""
-        return self.search.space.settings(trial.parameters)
-
     def next_command(self) -> str:
         """The command that trains and evaluates the best settings on new seeds."""
-        first = max(self.search.seeds) + 1
+        settings, first = self.search.space.settings(self.best_trial.parameters), max(self.search.seeds) + 1
         seeds = ",".join(str(seed) for seed in range(first, first + NUM_FRESH_SEEDS))
         name, *options = self.command_words
-        return shlex.join(["numerate", "run", name, *self.settings(self.best_trial), f"seed={seeds}", *options])
+        return shlex.join(["numerate", "run", name, *settings, f"seed={seeds}", *options])
 
     def __repr__(self) -> str:
         return self.text()
 
     def text(self, width: int | None = None) -> str:
         """The best trials as a table, which is divided to fit into the `width` of a terminal, and notes."""
-        return "\n\n".join(filter(None, (self._table(width), "\n".join(self._notes()))))
+        rows = [self._row(trial) for trial in self.ranked_trials[:_MAX_SHOWN]]
+        table = [text_table(list(rows[0]), [list(row.values()) for row in rows], width)] if rows else []
+        return "\n\n".join([*table, "\n".join(self._notes())])
 
-    def _table(self, width: int | None) -> str:
-        rows: list[dict[str, str]] = []
-        for trial in self.ranked_trials[:_MAX_SHOWN]:
-            score, num_seeds = trial.score, len(self.search.seeds)
-            assert score is not None, "it is complete"
-            row = {"trial": str(trial.number), score.metric: score.text()}
-            if score.interval is not None:
-                name = "95 % interval" if num_seeds == 1 else f"of {num_seeds} seeds"
-                row[name] = " to ".join(map(score.text, score.interval))
-            row |= {short_path(path, trial.parameters): value_text(value) for path, value in trial.parameters.items()}
-            rows.append(row | {"run": ", ".join(run.folder.id for run in trial.runs)})
-        return text_table(list(rows[0]), [list(row.values()) for row in rows], width) if rows else ""
+    def _row(self, trial: Trial) -> dict[str, str]:
+        value, *interval = trial.texts()
+        row = {"trial": str(trial.number), trial.scores[0].metric: value}
+        if interval:
+            row[f"of {len(trial.scores)} seeds" if len(trial.scores) > 1 else "95 % interval"] = " to ".join(interval)
+        row |= {short_path(path, trial.parameters): value_text(value) for path, value in trial.parameters.items()}
+        return row | {"run": ", ".join(run.run.rpartition("/")[2] for run in trial.runs)}
 
     def _notes(self) -> Iterator[str]:
-        counts, search, ranked = Counter(trial.state for trial in self.trials), self.search, self.ranked_trials
-        text = f"{search.path}: {counts['complete']} of {max(search.num_trials, len(self.trials))} trials are complete"
-        for count, how in (
-            (counts["pruned"], "stopped early"),
-            (counts["failed"], "failed"),
-            (self.num_left, "not finished; the same command resumes"),
-        ):
-            text += f", {count} {how}" if count else ""
-        yield text
+        states = [trial.state for trial in self.trials]
+        counts = {
+            f"of {max(self.search.num_trials, len(states))} trials are complete": states.count("complete"),
+            "stopped early": states.count("pruned"),
+            "failed": states.count("failed"),
+            "not finished; the same command resumes": self.num_left,
+        }
+        parts = [f"{count} {text}" for text, count in counts.items() if count or "of" in text]
+        yield f"{self.path}: {', '.join(parts)}"
         for trial in [trial for trial in self.trials if trial.error is not None][:_MAX_FAILURES]:
             yield f"trial {trial.number} failed: {trial.error}"
         if self.importances:
             shares = ", ".join(f"{path} {share:.0%}" for path, share in self.importances.items())
             yield f"parameter importances (PED-ANOVA): {shares}"
-        if ranked:
-            best = ranked[0]
-            for field in search.space.fields:
-                if (edge := field.edge_text(best.parameters[field.path])) is not None:
+        if ranked := self.ranked_trials:
+            for field in self.search.space.fields:
+                if edge := field.edge_text(ranked[0].parameters[field.path]):
                     yield f"warning: the best {edge}; better values may lie outside; search a wider range"
-            metric = best.score.metric if best.score else ""
-            yield f"best: trial {best.number}, selected by {metric}, not on test questions"
+            metric = ranked[0].scores[0].metric
+            yield f"best: trial {ranked[0].number}, selected by {metric}, not on test questions"
             yield f"the best of {len(ranked)} is biased upwards by selection; this evaluates it on new seeds:"
             yield f"  {self.next_command()}"

@@ -105,7 +105,7 @@ class Space:
                 "optimizer.learning_rate=log(1e-4,1e-2) or model.hidden_size=32,64"
             )
         for path in space.distributions:
-            if paths.count(path) > 1 and not path.endswith("+"):
+            if paths.count(path) > 1:
                 raise UserError(f"{path} is given twice; must be given once")
         return cls(tuple(item if isinstance(item, str) else space._checked(recipe, item) for item in space.items))
 

@@ -95,20 +95,6 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             objectives=objectives,
         )
 
-    def text(self, value: float | None = None) -> str:
-        """Its value, or another, as text: a fraction in per cent, a loss as a number."""
-        value = self.value if value is None else value
-        return f"{value:.4g}" if "loss" in self.metric else f"{value:.1%}"
-
-    @classmethod
-    def of_seeds(cls, scores: Sequence["Score"]) -> "Score | None":
-        """The score of a trial: the median of its runs, from the lowest to the highest."""
-        if len(scores) < 2:
-            return scores[0] if scores else None
-        values, objective = [one.value for one in scores], median(one.objective for one in scores)
-        interval = min(values), max(values)
-        return msgspec.structs.replace(scores[0], value=median(values), interval=interval, objective=objective)
-
 
 def _accuracy(line: Mapping[str, Any], name: str = "exact_match") -> float:
     """The accuracy on a split; for language modeling the top-1 accuracy over tokens; NaN if it was not measured."""
@@ -127,19 +113,36 @@ class TrialRun:
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of the search space: its `number` from 0, its `parameters`, and its score, or why it failed.
+    """One point of the search space: its `number` from 0, its `parameters`, and why it failed, if it did.
 
-    `runs` has one for each seed, none if no recipe has these parameters; `unfinished` is the first that has not ended.
+    `runs` has one for each seed, none if no recipe has these parameters; `scores` are those of the runs that ended, and
+    `unfinished` is the first that did not.
     """
 
     number: int
     state: Literal["complete", "pruned", "failed", "running"]
     parameters: Mapping[str, Any]
-    score: Score | None = None
+    scores: tuple[Score, ...] = ()
     error: str | None = None
     traceback: str | None = None
     runs: tuple[TrialRun, ...] = field(default=(), compare=False, repr=False)
     unfinished: TrialRun | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def objective(self) -> float:
+        """The value to optimize: the median over the seeds."""
+        return median(score.objective for score in self.scores)
+
+    @property
+    def values(self) -> list[float]:
+        """The value to show, the median over the seeds, and the ends of its interval, if known: Wilson's, or with
+        several seeds the lowest and the highest."""
+        values = [score.value for score in self.scores]
+        return [median(values), *(self.scores[0].interval or () if len(values) == 1 else (min(values), max(values)))]
+
+    def texts(self) -> list[str]:
+        """`values` as text: fractions in per cent, losses as numbers."""
+        return [f"{value:.4g}" if "loss" in self.scores[0].metric else f"{value:.1%}" for value in self.values]
 
 
 class SearchFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -227,23 +230,29 @@ class Search:
         except UserError as error:  # these settings are refused together
             return Trial(number, "failed", parameters, error=str(error))
         recipes = [replace(recipe, seed=seed) for seed in self.seeds]
-        runs = tuple(TrialRun(one, RunFolder(self.path / identity(one)), content_key(one)) for one in recipes)
-        trial, scores = Trial(number, "complete", parameters, runs=runs), list[Score]()
+        paths = [f"{self.path.name}/{identity(one)}" for one in recipes]
+        runs = tuple(
+            StudyRun.of(*one) for one in zip(paths, map(content_key, recipes), map(to_tree, recipes), strict=True)
+        )
+        trial = Trial(number, "complete", parameters, runs=runs)
         for run in runs:
-            end = read_end(run.folder.path)
+            file = self.folder(run).file(END_FILE)
+            end = read_end(file.parent)
             if end is not None and end.is_failed(run.key):
                 return replace(trial, state="failed", error=end.error, traceback=end.traceback)
             results = end.results if end is not None and end.is_done(run.key) else None
             if results is None or "search" not in results:  # such as trained, and not yet recorded by the search
-                return replace(trial, state="running", score=Score.of_seeds(scores), unfinished=run)
+                return replace(trial, state="running", unfinished=run)
             try:
-                scores.append(msgspec.convert(results["search"], Score, str_keys=True))
+                score = msgspec.convert(results["search"], Score, str_keys=True)
             except msgspec.ValidationError as error:
-                problem, file = f"results.search: {error}", run.folder.file(END_FILE)
-                raise UserError(damage_message(file, problem, "Remove it, and search again.")) from error
+                raise UserError(
+                    damage_message(file, f"results.search: {error}", "Remove it, and search again.")
+                ) from error
+            trial = replace(trial, scores=(*trial.scores, score))
             if results.get("stop_reason") == "pruned":
-                return replace(trial, state="pruned", score=Score.of_seeds(scores))
-        return replace(trial, score=Score.of_seeds(scores))
+                return replace(trial, state="pruned")
+        return trial
 
 
 def open_search(recipe: Recipe, search: Search, runs: Path, name: str | None) -> Search:
