@@ -82,7 +82,7 @@ def study_seconds(recipe: Recipe, runs: int, engine: Engine) -> float:
     )
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        _, done = run_study(study, runs_dir=folder, engine=engine, on_message=lambda text: None)
+        _, done = run_study(study, runs_dir=folder, engine=engine)
         took = time.perf_counter() - began
     failed = [one.error for one in done if one.error is not None]
     assert not failed, failed[0]

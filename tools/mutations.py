@@ -307,8 +307,8 @@ FAULTS = [
     Fault(
         "the cheapest variant of a study is started first",
         "runs/making.py",
-        "(one.seed, -estimated_cost(self.trees[one.run]))",
-        "(one.seed, estimated_cost(self.trees[one.run]))",
+        "(one.seed, -estimated_cost(one.recipe_tree()))",
+        "(one.seed, estimated_cost(one.recipe_tree()))",
         "tests/runs/studies/test_making.py",
     ),
     Fault(
@@ -547,8 +547,8 @@ FAULTS = [
     Fault(
         "the time left is less than that of the slowest run",
         "runs/status.py",
-        "max(max(remaining_seconds), (sum(remaining_seconds) + sum(filter(None, waiting_seconds))) / len(running))",
-        "(sum(remaining_seconds) + sum(filter(None, waiting_seconds))) / len(running)",
+        "max(max(remaining), (sum(remaining) + sum(expected.get(one, default) for one in waiting)) / len(running))",
+        "(sum(remaining) + sum(expected.get(one, default) for one in waiting)) / len(running)",
         "tests/runs/studies/test_status.py",
     ),
     Fault(

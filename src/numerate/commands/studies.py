@@ -9,6 +9,7 @@ from typing import Any
 
 from numerate.commands.results import results
 from numerate.commands.runs import sweep
+from numerate.commands.status import MAX_SHOWN_FAILURES
 from numerate.errors import UserError
 from numerate.recipes.naming import load_recipe, load_recipe_or_study
 from numerate.recipes.preset import debug
@@ -18,7 +19,7 @@ from numerate.reports.terminal_writer import TerminalStyle
 from numerate.runs.engines.engine import Engine
 from numerate.runs.engines.local import Local
 from numerate.runs.search import search as search_recipe
-from numerate.runs.status import MAX_SHOWN_FAILURES, RunState
+from numerate.runs.status import RunState
 from numerate.runs.study import preview_study, run_study
 from numerate.runs.study_folder import StudyFolder
 from numerate.terminal import output_width, print_wrapped

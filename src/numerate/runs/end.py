@@ -14,9 +14,18 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from numerate.errors import OperationalError, UserError
-from numerate.records.reading import damage_message
-from numerate.records.schema import Count, Fraction, Loss, NonNegative, NonNegativeLoss, restore_numbers
+from numerate.errors import UserError
+from numerate.records.reading import damage_message, read_bytes
+from numerate.records.schema import (
+    Count,
+    Fraction,
+    Loss,
+    NonNegative,
+    NonNegativeLoss,
+    Schema,
+    record_type,
+    restore_numbers,
+)
 from numerate.runs.engines.engine import Failure, FailureKind
 from numerate.runs.engines.failures import failure_to_record
 from numerate.training import checkpoint, disk
@@ -28,51 +37,37 @@ T = TypeVar("T")
 
 _REMEDY = "The run is unharmed: remove the file, and the same `numerate run` reads its run again without training it."
 
-
-class Region(msgspec.Struct, frozen=True, kw_only=True):
-    """The mean exact match of a region with its interval, or the metrics of another kind of evaluation."""
-
-    mean: Fraction | None = None
-    low: Fraction | None = None
-    high: Fraction | None = None
-    cells: Count | None = None
-    labels: dict[str, dict[str, Fraction | None]] | None = None
-    answers: dict[str, Loss | None] | None = None
-    language: dict[str, NonNegativeLoss | None] | None = None
-    non_causal_reason: str | None = None
-
-    def __post_init__(self) -> None:
-        found = [value for value in (self.low, self.mean, self.high) if value is not None]
-        if found != sorted(found):
-            raise ValueError("`low`, `mean` and `high` must increase")
-
-
-class RunResults(msgspec.Struct, frozen=True, kw_only=True):
-    """The entries of `End.results` with their bounds: the last metrics of training, and each region at the `final` and
-    the `best` checkpoint. Other entries are ignored."""
-
-    stop_reason: Literal["budget", "target", "minutes", "pruned"] | None = None
-    step: Count | None = None
-    examples: Count | None = None
-    tokens: Count | None = None
-    flops: NonNegative | None = None
-    extended_from: Count | None = None
-    loss: Loss | None = None
-    validation_exact_match: Fraction | None = None
-    ood_validation_exact_match: Fraction | None = None
-    validation_loss: Loss | None = None
-    validation_perplexity: NonNegativeLoss | None = None
-    validation_bits_per_byte: NonNegativeLoss | None = None
-    best_step: Count | None = None
-    final: dict[str, Region] = {}
-    best: dict[str, Region] = {}
+_Region = record_type(
+    {
+        "low? mean? high?": Fraction,
+        "cells?": Count,
+        "labels?": dict[str, dict[str, Fraction | None]],
+        "answers?": dict[str, Loss | None],
+        "language?": dict[str, NonNegativeLoss | None],
+        "non_causal_reason?": str,
+    },
+    *("low <= mean", "high >= mean"),
+)
+_Results = record_type(
+    {
+        "stop_reason?": Literal["budget", "target", "minutes", "pruned"],
+        "step? examples? tokens? extended_from? best_step?": Count,
+        "flops?": NonNegative,
+        "loss? validation_loss?": Loss,
+        "validation_exact_match? ood_validation_exact_match?": Fraction,
+        "validation_perplexity? validation_bits_per_byte?": NonNegativeLoss,
+        "final? best?": dict[str, _Region],  # type: ignore[valid-type]
+    }
+)
+_RESULTS = Schema(_Results, _REMEDY)
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How a run ended: done, failed with the `kind` of failure and its `error`, or stopped, so that it resumes.
 
     `key` is the `content_key` of the recipe of which this is the end; `ended` is in Unix time, `seconds` those of all
-    sessions. `results` of a run that is done and evaluated has the entries of `RunResults`.
+    sessions. `results` of a run that is done and evaluated are the last metrics of training, and each region at its
+    `final` and its `best` checkpoint.
 
     >>> end = End.now("failed", key="0123", seconds=2.5, kind="user error", error="device: there is no cuda:99")
     >>> end.is_failed("0123"), end.is_done("0123")
@@ -93,9 +88,9 @@ class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     @classmethod
     def now(cls, status: Literal["done", "failed", "stopped"], *, key: str, seconds: float, **entries: Any) -> "End":
         """The end of a run in this process at this moment."""
-        host, ended = socket.gethostname(), round(max(0.0, time.time()), 3)
-        seconds = round(max(0.0, seconds), 3)
-        return cls(status=status, key=key, ended=ended, seconds=seconds, host=host, pid=os.getpid(), **entries)
+        ended, seconds = (round(max(0.0, value), 3) for value in (time.time(), seconds))
+        host, pid = socket.gethostname(), os.getpid()
+        return cls(status=status, key=key, ended=ended, seconds=seconds, host=host, pid=pid, **entries)
 
     def is_done(self, key: str) -> bool:
         """Whether the run is trained and evaluated as a recipe with this content key asks for. A run that reached
@@ -113,14 +108,13 @@ def read_end(run_path: Path) -> End | None:
 
     Raises `UserError` for a file that was damaged or edited beyond its bounds.
     """
-    end = read_json(run_path / END_FILE, End, _REMEDY)
-    if end is not None and end.results is not None:
-        try:
-            msgspec.convert(end.results, RunResults)
-        except msgspec.ValidationError as error:
-            raise UserError(damage_message(run_path / END_FILE, f"results: {error}", _REMEDY)) from error
-        return msgspec.structs.replace(end, results=restore_numbers(end.results, RunResults))
-    return end
+    path = run_path / END_FILE
+    end = read_json(path, End, _REMEDY)
+    if end is None or end.results is None:
+        return end
+    if problem := _RESULTS.find_violation(end.results):
+        raise UserError(damage_message(path, f"results: {problem}", _REMEDY))
+    return msgspec.structs.replace(end, results=restore_numbers(end.results, _Results))
 
 
 def write_end(folder: RunFolder, end: End) -> None:
@@ -152,25 +146,27 @@ class Ending:
             self.fail(error)
         return isinstance(error, Exception)
 
-    def write(self, status: Literal["done", "stopped"], *, results: Mapping[str, Any] | None = None) -> End:
-        """Writes that the run is done or stopped, under its lock. Raises `LockedError` if another process is at it."""
-        return self._write(status, results=results)
-
     def fail(self, error: Exception | Failure) -> End:
         """Writes how the run failed, under its lock, unless it is done by now; returns how it ended.
 
         Raises `LockedError` if another process is at the run, and an error that is not the run's own again.
         """
         failure = error if isinstance(error, Failure) else failure_to_record(error)
-        trace = None if failure.traceback is None else _utf8(failure.traceback)
-        return self._write("failed", kind=failure.kind, error=_utf8(failure.text), traceback=trace)
+        text, trace = (  # which may contain undecodable names of files
+            part and part.encode(errors="backslashreplace").decode() for part in (failure.text, failure.traceback)
+        )
+        return self.write("failed", kind=failure.kind, error=text, traceback=trace)
 
-    def _write(self, status: Literal["done", "failed", "stopped"], **entries: Any) -> End:
+    def write(
+        self, status: Literal["done", "failed", "stopped"], *, results: Mapping[str, Any] | None = None, **entries: Any
+    ) -> End:
+        """Writes how the run ended, under its lock. Raises `LockedError` if another process is at it."""
         disk.make_folder(self.folder.path)
         with self.folder.lock("ending"):
             now = read_end(self.folder.path) if status == "failed" else None
             if now is None or not now.is_done(self.key):
-                now = End.now(status, key=self.key, seconds=time.monotonic() - self._start_time, **entries)
+                seconds = time.monotonic() - self._start_time
+                now = End.now(status, key=self.key, seconds=seconds, results=results, **entries)
                 write_end(self.folder, now)
             self.end = now
             return now
@@ -182,18 +178,12 @@ def clear_end(folder: RunFolder, failed_key: str | None = None) -> None:
 
     Raises `LockedError` if another process is at the run.
     """
-    with folder.lock("starting"):
+    with folder.lock("starting"), disk.convert_os_errors(folder.path):
         with suppress(UserError):
             end = None if failed_key is None else read_end(folder.path)
             if failed_key is not None and (end is None or not end.is_failed(failed_key)):
                 return
-        with disk.convert_os_errors(folder.path):
-            folder.file(END_FILE).unlink(missing_ok=True)
-
-
-def _utf8(text: str) -> str:
-    """A text without the surrogates that stand for undecodable bytes of file names."""
-    return text.encode(errors="backslashreplace").decode()
+        folder.file(END_FILE).unlink(missing_ok=True)
 
 
 def read_json(path: Path, content_type: type[T], remedy: str) -> T | None:
@@ -201,12 +191,9 @@ def read_json(path: Path, content_type: type[T], remedy: str) -> T | None:
 
     Raises `UserError` for another content, also for one with a key twice or with other spaces: it was edited.
     """
-    try:
-        text = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    text = read_bytes(path)
+    if not text and not path.exists():
         return None
-    except OSError as error:
-        raise OperationalError(f"{path}: cannot be read: {error.strerror}") from error
     try:
         content = msgspec.json.decode(text, type=content_type)
         problem = "it was edited" if msgspec.json.encode(content) != text else None

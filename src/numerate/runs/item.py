@@ -65,6 +65,8 @@ class MakeRun:
                 stop=current_stop(),
                 command=self.command,
             )
+            if trained.stop_reason == "minutes":  # the same command resumes it
+                return
             with folder.lock("evaluation"):  # so that nobody else does the same
                 results = evaluate_trained(replace(trained, run=Run(folder)), recipe)
                 ending.write("done", results=results)

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
@@ -28,7 +28,7 @@ _MAX_TIME_FRACTION = 0.05  # of the time at most for looking at the runs
 class StudyRunner:
     """The runs that a command requests, and how each stands: with `retry` failed ones are left, too.
 
-    Messages are shown above a progress bar, written to the study's `log.txt`, and passed to `on_message`.
+    Messages are shown above a progress bar, and written to the study's `log.txt`.
     """
 
     def __init__(
@@ -38,9 +38,8 @@ class StudyRunner:
         *,
         engine: Engine,
         retry: bool = False,
-        on_message: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.folder, self.engine, self.on_message = folder, engine, on_message
+        self.folder, self.engine = folder, engine
         self.states = {state.run.run: state for state in read_states(folder.runs_dir, plan)}
         self._retried = [state for state in self.states.values() if retry and state.status == "failed"]
         self.states |= {state.run.run: RunState(state.run, state.path, "left") for state in self._retried}
@@ -115,7 +114,7 @@ class StudyRunner:
                 self._disk_full = failure
                 self.stop.request()
             elif failure.kind == "stopped" and not self.stop.requested:
-                self._print(f"{run.display_name}: {failure.text}")
+                self.bar.print_line(f"{run.display_name}: {failure.text}")
         self._set_state(state)
 
     def _fail(self, state: RunState, failure: Failure) -> RunState:
@@ -136,19 +135,15 @@ class StudyRunner:
 
     def _set_state(self, state: RunState) -> None:
         if state.end is not None and self.states[state.run.run].end is None:
-            self._print(f"{state.run.display_name}: {state.error or 'done'}")
+            self.bar.print_line(f"{state.run.display_name}: {state.error or 'done'}")
         self.states[state.run.run] = state
-
-    def _print(self, text: str) -> None:
-        self.bar.print_line(text)
-        self.on_message(text)
 
     def _print_once(self, text: str) -> None:
         """Prints a line, unless one was printed that differs in words with numbers and paths alone."""
         pattern = re.sub(r"(?<!\S)[-+(]*\d\S*|\S*/\S*", "", text)
         if pattern not in self._printed:
             self._printed.add(pattern)
-            self._print(text)
+            self.bar.print_line(text)
 
     def _update(self) -> None:
         """Looks at the runs and draws the bar, unless that was done just before."""
@@ -156,7 +151,7 @@ class StudyRunner:
         if start_time < self._next_update:
             return
         self._read_states()
-        status = StudyStatus.of(self.folder, list(self.states.values()))
+        status = StudyStatus(self.folder, list(self.states.values()))
         self._seconds_left = status.seconds_left
         failed = [f"{status.count('failed'):,} failed"] if status.count("failed") else []
         shown = [f"{one.run.label} {one.loss:.2g}" for one in status.running[:3] if one.loss is not None]

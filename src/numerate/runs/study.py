@@ -1,6 +1,8 @@
 """Running a study: its recipes are trained, evaluated and plotted together."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,51 +37,44 @@ def run_study(
     engine: Engine | None = None,
     workers: int | None = None,
     retry: bool = False,
-    on_message: Callable[[str], None] = lambda text: None,
 ) -> tuple[Path | None, list[RunState]]:
     """Trains and evaluates every recipe of a study, in parallel on all cores, and writes its report and figure.
 
+        page, runs = run_study(numerate.recipes.quickstart(), workers=2)
+
     Completed runs are not repeated, stopped ones resume, and failed ones are listed with their error, or run again with
-    `retry`. Returns the path of the report (None if no run has results, or the study was stopped) and how each run
-    stands. `engine` runs it with `workers` at once, by default `Local()`; with `workers=1` and no engine it is this
-    process (`InProcess`). Otherwise a script that calls this needs `if __name__ == "__main__":` around it, as with all
-    uses of `multiprocessing`: each worker imports the script again. `on_message` is called with each message shown.
+    `retry`. Returns the path of the report (None if no run is done, or the study was stopped) and how each run stands.
+    `engine` runs it with `workers` at once, by default `Local()`; with `workers=1` and no engine it is this process
+    (`InProcess`). Otherwise a script that calls this needs `if __name__ == "__main__":` around it, as with all uses of
+    `multiprocessing`: each worker imports the script again.
+
     Raises `UserError` for a study without recipes, for runs that were made with other defaults or on other data, and,
     if the study has a `missing_files_hint`, for missing files, before anything starts; `OperationalError` if the disk
     is full.
-
-        page, outcomes = run_study(numerate.recipes.quickstart(), workers=2)
     """
     refuse_while_loading("run_study")
     folder, engine = StudyFolder.from_title(study.title, resolve_runs_dir(runs_dir)), _resolve_engine(engine, workers)
     engine.check_available()
     _check_files_exist(study)
-    plan = _plan_runs(study, folder, write=True)
-    runner = StudyRunner(folder, plan, engine=engine, retry=retry, on_message=on_message)
+    runner = StudyRunner(folder, _plan_runs(study, folder, write=True), engine=engine, retry=retry)
     states = runner.run()
-    is_done = any(state.status == "done" for state in states)
     is_stopped = runner.stop.requested and any(state.end is None for state in states)
-    return _write_report(study, folder, states) if is_done and not is_stopped else None, states
+    if is_stopped or not any(state.status == "done" for state in states):
+        return None, states
+    return _write_report(study, folder, states), states
 
 
 @dataclass(frozen=True)
 class StudyPreview:
-    """A preview of a command: the number of runs done, failed, unfinished and new, and the `script` that the engine
+    """A preview of a command: the `counts` of runs done, unfinished, failed and new, and the `script` that the engine
     would submit, if it submits one."""
 
-    num_done: int
-    num_resumable: int
-    num_failed: int
-    num_new: int
+    counts: Counter[str]
     script: str | None = None
 
     def __str__(self) -> str:
-        rows = [
-            ("done", self.num_done, ""),
-            ("unfinished", self.num_resumable, "; they will resume"),
-            ("failed", self.num_failed, "; retry=true runs them again"),
-            ("new", self.num_new, ""),
-        ]
+        notes = {"done": "", "unfinished": "; they will resume", "failed": "; retry=true runs them again", "new": ""}
+        rows = [(name, self.counts[name], note) for name, note in notes.items()]
         return "\n".join(f"  {name:<10} {count:>8,}{note * bool(count)}" for name, count, note in rows)
 
 
@@ -93,14 +88,13 @@ def preview_study(
 ) -> StudyPreview:
     """A preview of `run_study`. Writes and starts nothing."""
     folder, engine = StudyFolder.from_title(study.title, resolve_runs_dir(runs_dir)), _resolve_engine(engine, workers)
-    plan = _plan_runs(study, folder, write=False)
-    runner = StudyRunner(folder, plan, engine=engine, retry=retry)
-    remaining, states, script = runner.remaining(), runner.states.values(), None
-    num_done, num_failed = (sum(state.status == status for state in states) for status in ("done", "failed"))
-    num_made = sum((state.path / "recipe.yaml").exists() for state in runner.unended())
+    runner = StudyRunner(folder, _plan_runs(study, folder, write=False), engine=engine, retry=retry)
+    remaining, script = runner.remaining(), None
+    counts = Counter[str](state.status for state in runner.states.values() if state.end is not None)
+    counts += Counter("unfinished" if (one.path / "recipe.yaml").exists() else "new" for one in runner.unended())
     if type(engine).script is not Engine.script and remaining:
         script = engine.script(runner.function, remaining, folder.path)
-    return StudyPreview(num_done, num_made, num_failed, len(runner.unended()) - num_made, script)
+    return StudyPreview(counts, script)
 
 
 def _resolve_engine(engine: Engine | None, workers: int | None) -> Engine:
@@ -116,48 +110,43 @@ def _plan_runs(study: Study, folder: StudyFolder, *, write: bool) -> list[StudyR
         raise UserError(f"study {study.title}: has no recipes")
     identity_cache, key_cache, tree_cache = TreeCache(), TreeCache(), TreeCache()
     recipes: dict[str, Recipe] = {}
-    contents: dict[Any, Mapping[str, Any]] = {}
+    has_files: dict[Any, bool] = {}
     requested = []
     for requested_recipe in study.recipes:
         recipe, hashed = _resolve_init_from(requested_recipe, folder.runs_dir)
         name = f"{folder_name(recipe.title)}/{identity(hashed, identity_cache)}"
-        if name not in recipes:
-            run = StudyRun.of(name, content_key(hashed, key_cache), to_tree(recipe, cache=tree_cache))
-            _check_made_alike(folder.runs_dir, run, hashed, contents)
-            requested.append(run)
         check_not_conflicting(recipes.setdefault(name, recipe), recipe)
+        if recipes[name] is recipe:
+            run = StudyRun.of(name, content_key(hashed, key_cache), to_tree(recipe, cache=tree_cache))
+            _check_made_alike(read_state(folder.runs_dir, run), hashed, has_files)
+            requested.append(run)
     return folder.update(requested, question=study.question, labels=study.labels, write=write)
 
 
-def _check_made_alike(runs_dir: Path, run: StudyRun, recipe: Recipe, contents: dict[Any, Mapping[str, Any]]) -> None:
-    """Raises `UserError` if a default, or a data file, has changed since a run was started; `contents` are the hashes
-    of the files of each task. Missing files are reported by the run."""
-    path, task = runs_dir / run.run, recipe.task
-    if not (path / "recipe.yaml").exists():
+def _check_made_alike(state: RunState, recipe: Recipe, has_files: dict[Any, bool]) -> None:
+    """Raises `UserError` if a default, or a data file, has changed since a run was started. `has_files`: of which tasks
+    there are files; missing ones are reported by the run."""
+    if not (state.path / "recipe.yaml").exists():
         return
-    if task not in contents:
-        try:
-            contents[task] = task.file_hashes()
-        except UserError:
-            contents[task] = {}
-    has_read_files = bool(contents[task] and checkpoint.list_steps(path / "checkpoints"))
-    if has_read_files or read_state(runs_dir, run).end is None:  # else all values that affect results are the same
-        header = RunFolder.open(path).metadata()
-        check_same_defaults(header["recipe"], recipe, path)
+    if recipe.task not in has_files:
+        has_files[recipe.task] = False
+        with suppress(UserError):
+            has_files[recipe.task] = bool(recipe.task.file_hashes())
+    has_read_files = has_files[recipe.task] and bool(checkpoint.list_steps(state.path / "checkpoints"))
+    if has_read_files or state.end is None:  # an end is of the very values that affect results
+        header = RunFolder.open(state.path).metadata()
+        check_same_defaults(header["recipe"], recipe, state.path)
         if has_read_files:
-            check_unchanged_files(task, header, path)
+            check_unchanged_files(recipe.task, header, state.path)
 
 
 def _resolve_init_from(recipe: Recipe, runs: Path) -> tuple[Recipe, Recipe]:
     """A recipe with `init_from` as the path of that run, so that workers find the same one; and as its id, which is
     hashed. Unchanged if there is no such run, which the worker then reports."""
-    try:
-        source = initial_run(recipe, runs)
-    except UserError:
-        source = None
-    if source is None:
-        return recipe, recipe
-    return replace(recipe, init_from=str(source.path.resolve())), replace(recipe, init_from=source.id)
+    with suppress(UserError):
+        if (source := initial_run(recipe, runs)) is not None:
+            return replace(recipe, init_from=str(source.path.resolve())), replace(recipe, init_from=source.id)
+    return recipe, recipe
 
 
 def _check_files_exist(study: Study) -> None:

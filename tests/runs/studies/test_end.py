@@ -20,7 +20,8 @@ from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 from small_runs import stop_after
 
-REGION = {"mean": 0.5, "low": 0.25, "high": 0.75, "cells": 4}
+REGION = {"mean": 0.5, "low": 0.25, "high": 0.75, "cells": 4, "labels": {"accuracy": {"value": 0.5, "low": None}}}
+REGION |= {"answers": {"log_mae": 0.5}, "language": {"perplexity": 1.5}}
 DONE = {"stop_reason": "budget", "step": 4, "loss": 1.5, "final": {"ood_test": REGION}, "best": {"ood_test": REGION}}
 
 
@@ -34,7 +35,9 @@ def test_an_end_is_read_as_it_was_written(tmp_path: Path) -> None:
     ):
         write_end(folder, end)
         assert read_end(folder.path) == end
-    diverged = End.now("done", key="k", seconds=2.5, results=DONE | {"loss": -inf, "validation_perplexity": inf})
+    diverged = End.now(
+        "done", key="k", seconds=2.5, results=DONE | {"loss": -inf, "final": {"ood_test": {"answers": {"mae": inf}}}}
+    )
     write_end(folder, diverged)
     assert read_end(folder.path) == diverged
 
@@ -83,8 +86,14 @@ def test_only_what_was_evaluated_for_this_key_and_not_cut_short_is_done() -> Non
         (lambda text: text.replace('"done"', '"finished"'), "Invalid enum value 'finished'"),
         (lambda text: text.replace('"pid":', '"pid":-'), "`int` >= 0"),
         (lambda text: text.replace('"mean":0.5', '"mean":1.5'), r"results: .*<= 1\.0.*mean"),
-        (lambda text: text.replace('"low":0.25', '"low":0.6'), "results: `low`, `mean` and `high` must increase"),
-        (lambda text: text.replace('"step":4', '"step":"4"'), "results: Expected `int.*step"),
+        (
+            lambda text: text.replace('"low":0.25', '"low":0.6'),
+            r"results: `low` must be at most 0\.5 \(`mean`",
+        ),
+        (lambda text: text.replace('"step":4', '"step":"4"'), 'results: `step` must be `int.*, not "4"'),
+        (lambda text: text.replace('"value":0.5', '"value":7'), r"results: .*labels.*<= 1\.0"),
+        (lambda text: text.replace('"log_mae":0.5', '"log_mae":[]'), "results: .*answers.*, not"),
+        (lambda text: text.replace('"perplexity":1.5', '"perplexity":-1'), r"results: .*language.* >= 0\.0"),
         (lambda text: text.replace('"step":4', '"step":' + "[" * 100_000), "recursion"),
     ],
 )

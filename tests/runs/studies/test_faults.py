@@ -1,5 +1,6 @@
 """What goes wrong in a study stays with the run it happens to: it is named, and tried again on request."""
 
+import itertools
 import json
 import os
 import signal
@@ -9,21 +10,24 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from numerate import catalogue
+from numerate.commands.status import status_text
 from numerate.config import load_user_parts, override, user_parts
 from numerate.errors import UserError
 from numerate.recipes.study import Study
 from numerate.runs.engines import engine
-from numerate.runs.engines.engine import Engine
+from numerate.runs.engines.engine import Engine, Failure, Outcome
+from numerate.runs.engines.in_process import InProcess
 from numerate.runs.engines.local import Local
-from numerate.runs.status import RunState, status_text, study_status
+from numerate.runs.status import RunState, study_status
 from numerate.runs.study import run_study
 from numerate.runs.study_folder import StudyFolder
+from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
 
 MINE = '''
@@ -159,6 +163,87 @@ def test_a_worker_that_dies_or_has_no_memory_or_never_ends_takes_one_run_down(
     assert second.wait(60) == 1
     assert kinds("s", runs) == expected
     assert len((deadly / "starts.jsonl").read_text().splitlines()) == 3, "what failed is not tried again unasked"
+
+
+# What stands in the way -----------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_end_is_that_of_its_run_alone(pair: Study, quietly: Any, here: Engine, tmp_path: Path) -> None:
+    quietly(pair, tmp_path)
+    (damaged,) = (tmp_path / "rotary").glob("*/end.json")
+    damaged.write_text(damaged.read_text()[:-20])
+    page, runs = run_study(pair.sweep(["seeds=2"]), runs_dir=tmp_path, engine=here)
+    assert page is not None
+    assert [one.status for one in runs] == ["failed", "done", "done", "done"]
+    for said in (
+        str(runs[0].error),
+        status_text(study_status(StudyFolder.from_title("pair", tmp_path))),
+        str(results_of("pair", tmp_path)["error"].iloc[0]),
+    ):
+        assert "damaged: Input data was truncated. The run is unharmed: remove the file" in said
+        assert damaged.name in said
+    _, again = run_study(pair, runs_dir=tmp_path, engine=here, retry=True)
+    assert [one.status for one in again] == ["done", "done"]
+    assert len((damaged.parent / "starts.jsonl").read_text().splitlines()) == 1
+
+
+class Scripted(InProcess):
+    """Gives each item the next of these failures, and then does them."""
+
+    def __init__(self, *failures: Failure) -> None:
+        object.__setattr__(self, "failures", list(failures))
+        super().__init__()
+
+    def map(self, function: Any, items: Any, **more: Any) -> Any:
+        if not self.failures:  # type: ignore[attr-defined]
+            return super().map(function, items, **more)
+        return iter([Outcome(0, failure=self.failures.pop(0))])  # type: ignore[attr-defined]
+
+
+def test_what_another_process_is_at_without_holding_the_run_is_asked_for_now_and_then(
+    tiny: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    busy = Failure("busy", "the cache is being written by process 7")
+    _, runs = run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, engine=Scripted(*[busy] * 3))
+    assert [one.status for one in runs] == ["done"]
+    assert waited.count(0.5) == 3
+
+
+@pytest.mark.parametrize("kind", ["stopped", "not started"])
+def test_what_the_engine_lost_is_left_to_the_same_command(
+    kind: Any, tiny: Recipe, here: Engine, tmp_path: Path
+) -> None:
+    lost = Failure(kind, "its Slurm task 7_0 ended before the item was finished (NODE_FAIL)")
+    page, runs = run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, engine=Scripted(lost))
+    assert (page, runs[0].status, runs[0].error, runs[0].exit_status) == (None, "left", lost.text, 1)
+    assert ("NODE_FAIL" in (tmp_path / "s" / "log.txt").read_text()) == (kind == "stopped")
+    _, runs = run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, engine=here)
+    assert [one.status for one in runs] == ["done"]
+
+
+def test_a_run_that_reached_its_minutes_is_left_to_the_same_command(
+    tiny: Recipe, here: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = itertools.count(0.0, 1000.0)
+    monkeypatch.setattr("numerate.training.trainer.time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    study = Study("s", "?", [override(tiny, ["training.minutes=30"])])
+    _, runs = run_study(study, runs_dir=tmp_path, engine=here)
+    assert (runs[0].status, runs[0].error, runs[0].exit_status) == ("left", "not done yet; the same command resumes", 0)
+    monkeypatch.undo()
+    _, runs = run_study(study, runs_dir=tmp_path, engine=here)
+    assert runs[0].status == "done"
+
+
+def test_the_report_is_of_what_there_is_whatever_the_clock_says(
+    pair: Study, quietly: Any, here: Engine, tmp_path: Path
+) -> None:
+    quietly(pair, tmp_path)
+    page = tmp_path / "pair" / "report.html"
+    os.utime(page, (2e9, 2e9))  # written before the clock was set back
+    assert run_study(pair, runs_dir=tmp_path, engine=here)[0] == page
+    assert page.read_text() != "drawn"
 
 
 # Stopped by the user --------------------------------------------------------------------------------------------------

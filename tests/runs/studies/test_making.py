@@ -148,15 +148,15 @@ def test_a_survey_says_what_a_command_would_find_and_writes_nothing(pair: Study,
     study = pair.sweep(["seeds=3"])
     assert list(tmp_path.iterdir()) == []
     found = preview_study(study, runs_dir=tmp_path)
-    assert (found.num_done, found.num_resumable, found.num_failed, found.num_new) == (0, 0, 0, 6)
+    assert dict(found.counts) == {"new": 6}
     assert list(tmp_path.iterdir()) == []
     wrong = override(pair.recipes[1], ["device=cuda:99"])
     run_study(replace(pair, recipes=(pair.recipes[0], wrong)), runs_dir=tmp_path, engine=here)
     RunFolder.create(tmp_path, "rotary", identity(study.recipes[2]), {"recipe": to_tree(study.recipes[2])})
     found = preview_study(study, runs_dir=tmp_path)
-    assert (found.num_done, found.num_resumable, found.num_failed, found.num_new) == (1, 1, 1, 3)
+    assert dict(found.counts) == {"done": 1, "unfinished": 1, "failed": 1, "new": 3}
     again = preview_study(study, runs_dir=tmp_path, retry=True)
-    assert (again.num_done, again.num_resumable, again.num_failed, again.num_new) == (1, 1, 0, 4)
+    assert dict(again.counts) == {"done": 1, "unfinished": 1, "new": 4}
     assert "done" in str(again)
 
 

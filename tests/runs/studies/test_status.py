@@ -13,6 +13,7 @@ import pytest
 from msgspec import Raw
 
 from numerate.cli import main
+from numerate.commands.status import status_text
 from numerate.config import identity, override, to_tree
 from numerate.recipes.study import content_key
 from numerate.runs import making
@@ -20,7 +21,7 @@ from numerate.runs.end import End, write_end
 from numerate.runs.engines.engine import Outcome
 from numerate.runs.engines.in_process import InProcess
 from numerate.runs.making import StudyRunner
-from numerate.runs.status import RunningRun, RunState, mean_durations, status_text, study_status, time_left
+from numerate.runs.status import RunningRun, RunState, mean_durations, study_status, time_left
 from numerate.runs.study_folder import StudyFolder, StudyRun
 from numerate.tables.describing import describe_runs
 from numerate.tables.results import results_of
@@ -174,15 +175,15 @@ def test_progress_counts_runs_and_shows_a_warning_of_several_runs_once_and_keeps
     monkeypatch.setattr(ProgressBar, "update", lambda self, *values: shown.append(values))
     monkeypatch.setattr(making, "_MAX_TIME_FRACTION", inf)
     folder, plan = make(3)
-    messages: list[str] = []
-    states = StudyRunner(folder, plan, engine=Telling(), on_message=messages.append).run()
+    states = StudyRunner(folder, plan, engine=Telling()).run()
     assert [state.status for state in states] == ["done", "left", "left"]
-    warnings = [text.partition(" ")[2] for text in messages[:-1]]
-    assert warnings[0] == "objective.loss: the number term is 7 (over the first 2 steps)"
-    assert warnings[1:] == [f"model.positions.{i}: 18 is untrained" for i in (0, 1)]
-    assert messages[-1] == "rotary: done"
-    log = (folder.path / "log.txt").read_text()
-    assert all(text in log for text in messages)
+    log = [line.partition("  ")[2] for line in (folder.path / "log.txt").read_text().splitlines()]
+    assert [line for line in log if "runs (" not in line] == [
+        "warning: objective.loss: the number term is 7 (over the first 2 steps)",
+        "warning: model.positions.0: 18 is untrained",
+        "warning: model.positions.1: 18 is untrained",
+        "rotary: done",
+    ]
     assert shown == [(0, ""), (1, "rotary 1.5"), (1, "")]
 
 
