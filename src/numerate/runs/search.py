@@ -123,8 +123,10 @@ class TrainTrial:
         with self.search.choosing():
             while number >= len(trials := self.search.trials()):
                 self.search.add_trial(next_point(self.search, trials))
-        while (run := (trial := self.search.trials()[number]).unfinished) is not None:
-            self._train(trial, run)
+        for _ in self.search.seeds:
+            trial = self.search.trials()[number]
+            if trial.unfinished is not None:
+                self._train(trial, trial.unfinished)
 
     def _train(self, trial: Trial, run: TrialRun) -> None:
         """Trains a run and writes how it ended."""

@@ -176,8 +176,14 @@ class Search:
 
     @cached_property
     def recipe(self) -> Recipe:
-        recipe: Recipe = from_tree(self.tree, "search", expected_class=Recipe)
-        return recipe
+        return _recipe(self.tree)
+
+    def folder(self, run: StudyRun) -> RunFolder:
+        """The folder of a run, which may not exist yet."""
+        return RunFolder(self.path.parent / run.run)
+
+    def recipe_of(self, run: StudyRun) -> Recipe:
+        return _recipe(run.recipe_tree())
 
     @contextmanager
     def choosing(self) -> Iterator[None]:
@@ -229,11 +235,8 @@ class Search:
             raise UserError(damage_message(self.path / SEARCH_FILE, f"trial {number}: {error}", _REMEDY)) from error
         except UserError as error:  # these settings are refused together
             return Trial(number, "failed", parameters, error=str(error))
-        recipes = [replace(recipe, seed=seed) for seed in self.seeds]
-        paths = [f"{self.path.name}/{identity(one)}" for one in recipes]
-        runs = tuple(
-            StudyRun.of(*one) for one in zip(paths, map(content_key, recipes), map(to_tree, recipes), strict=True)
-        )
+        recipes, title = [replace(recipe, seed=seed) for seed in self.seeds], self.path.name
+        runs = tuple(StudyRun.of(f"{title}/{identity(one)}", content_key(one), to_tree(one)) for one in recipes)
         trial = Trial(number, "complete", parameters, runs=runs)
         for run in runs:
             file = self.folder(run).file(END_FILE)
@@ -246,13 +249,16 @@ class Search:
             try:
                 score = msgspec.convert(results["search"], Score, str_keys=True)
             except msgspec.ValidationError as error:
-                raise UserError(
-                    damage_message(file, f"results.search: {error}", "Remove it, and search again.")
-                ) from error
+                raise UserError(damage_message(file, f"results.search: {error}", "Remove it; search again.")) from error
             trial = replace(trial, scores=(*trial.scores, score))
             if results.get("stop_reason") == "pruned":
                 return replace(trial, state="pruned")
         return trial
+
+
+def _recipe(tree: Mapping[str, Any]) -> Recipe:
+    recipe: Recipe = from_tree(tree, "search", expected_class=Recipe)
+    return recipe
 
 
 def open_search(recipe: Recipe, search: Search, runs: Path, name: str | None) -> Search:
