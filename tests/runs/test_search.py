@@ -190,7 +190,7 @@ def test_a_name_stands_for_one_search_of_the_same_files_and_weights(tmp_path: Pa
     source = train(recipe, runs_dir=runs, quiet=True).run
     recipe = replace(recipe, init_from="latest", title="further")
 
-    def go(space: str = WIDTHS, trials: int = 1, metric: Any = "loss") -> SearchResult:
+    def go(space: str = "lr=log(1e-4,1e-2)", trials: int = 1, metric: Any = "loss") -> SearchResult:
         return search(recipe, [space], trials=trials, metric=metric, name="mine", runs_dir=runs, quiet=True)
 
     for number in (1, 2):
