@@ -7,7 +7,6 @@ from numerate.config.saving import check_same_defaults as check_same_defaults
 from numerate.config.saving import fingerprint as fingerprint
 from numerate.config.saving import from_tree as from_tree
 from numerate.config.saving import identity as identity
-from numerate.config.saving import identity_of_values as identity_of_values
 from numerate.config.saving import load_yaml as load_yaml
 from numerate.config.saving import parse_yaml as parse_yaml
 from numerate.config.saving import to_tree as to_tree

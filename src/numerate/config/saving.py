@@ -115,11 +115,6 @@ def check_same_defaults(tree: object, recipe: Any, path: Path) -> None:
         )
 
 
-def identity_of_values(recipe: object) -> str:
-    """Like `identity`, of all settings that identify a run: another one where a default has changed."""
-    return fingerprint(recipe, _is_in_run_id)[:12]
-
-
 def _is_in_run_id(part: type, field: Field[Any]) -> bool:
     return bool(field.metadata.get("identity", True))
 

@@ -3,9 +3,8 @@
 No grid and no question of the test split is evaluated: a search that used them would select settings that happen to do
 well on them, and their scores would be biased.
 
-The point of a trial is a function of its number, the seed and the trials so far, which are read from the files of the
-search: see `numerate.runs.trials`. So an interrupted search proposes what an uninterrupted one would, and several
-commands, on several machines, share the trials of one folder.
+The point of a trial is a function of its number, the seed and the trials so far, so an interrupted search proposes what
+an uninterrupted one would, and several commands, on several machines, share the trials of one folder.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -106,8 +105,7 @@ def search(
 @dataclass(frozen=True)
 class TrainTrial:
     """Trains a trial: a function of its number, which adds it if it is not there yet, and does what is missing of its
-    runs. It raises `LockedError` if another process trains it, errors of memory and of a full disk, and
-    `KeyboardInterrupt` when stopped."""
+    runs. It raises the errors of `MakeRun`."""
 
     search: Search
     command: str
@@ -142,24 +140,18 @@ class TrainTrial:
             )
             if trained.stop_reason == "stopped" and not stop.is_pruned:
                 raise KeyboardInterrupt
-            lines = read_metrics(folder.path, folder.metadata(), _raise_damage)
+            damage: list[str] = []
+            lines = read_metrics(folder.path, folder.metadata(), damage.append)
             score = Score.of(lines, self.search.metric, recipe.training.steps)
-            if score is None:
-                why = f"none of its evaluations has a finite {self.search.metric}"
+            if damage or score is None:
+                why = f"training: none of its evaluations has a finite {self.search.metric}"
                 if not any("split" in line for line in lines):
-                    why = "ended before any evaluation; a larger budget or a smaller training.evaluate_every="
-                raise UserError(f"training: {why}")
+                    why = "training: ended before any evaluation; a larger budget or a smaller training.evaluate_every="
+                raise UserError(damage[0] if damage else why)
             results = training_results(trained, recipe) | {"search": msgspec.to_builtins(score)}
             if stop.is_pruned or results["stop_reason"] == "minutes":  # which are the budget of a trial
                 results["stop_reason"] = "pruned" if stop.is_pruned else "budget"
             ending.write("done", results=results)
-
-
-def _write_study(search: Search, trials: Sequence[Trial]) -> None:
-    """Lists the runs of all trials in `study.json`, so that `numerate results` and `status` show them as a study's."""
-    runs = [run for trial in trials for run in trial.runs]
-    requested = [StudyRun.of(f"{search.path.name}/{run.folder.id}", run.key, to_tree(run.recipe)) for run in runs]
-    StudyFolder(search.path).update(requested, question="A hyperparameter search.")
 
 
 class _TrialStop(Stop):
@@ -208,9 +200,8 @@ def _train_trials(search: Search, engine: Engine, stop: Stop, on_tick: Callable[
 def _numbers_left(search: Search) -> list[int]:
     """The trials that a worker could take now: those whose process is gone, and those not added yet."""
     trials = search.trials()
-    unfinished = [(trial.number, trial.unfinished.folder) for trial in trials if trial.unfinished is not None]
-    left = [number for number, folder in unfinished if not Lock(folder.path / "lock").is_held()]
-    return [*left, *range(len(trials), search.num_trials)]
+    running = [(trial.number, search.folder(trial.unfinished).file("lock")) for trial in trials if trial.unfinished]
+    return [*(number for number, lock in running if not Lock(lock).is_held()), *range(len(trials), search.num_trials)]
 
 
 def _record_failure(search: Search, number: int, failure: Failure) -> None:

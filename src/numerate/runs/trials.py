@@ -133,16 +133,13 @@ class Trial:
         """The value to optimize: the median over the seeds."""
         return median(score.objective for score in self.scores)
 
-    @property
-    def values(self) -> list[float]:
-        """The value to show, the median over the seeds, and the ends of its interval, if known: Wilson's, or with
-        several seeds the lowest and the highest."""
-        values = [score.value for score in self.scores]
-        return [median(values), *(self.scores[0].interval or () if len(values) == 1 else (min(values), max(values)))]
-
     def texts(self) -> list[str]:
-        """`values` as text: fractions in per cent, losses as numbers."""
-        return [f"{value:.4g}" if "loss" in self.scores[0].metric else f"{value:.1%}" for value in self.values]
+        """The value, the median over the seeds, and the ends of its interval, if known: Wilson's, or with several seeds
+        the lowest and the highest. Fractions are in per cent."""
+        values = [score.value for score in self.scores]
+        ends = self.scores[0].interval or () if len(values) == 1 else (min(values), max(values))
+        form = ".4g" if "loss" in self.scores[0].metric else ".1%"
+        return [f"{value:{form}}" for value in (median(values), *ends)]
 
 
 class SearchFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -158,11 +155,8 @@ class SearchFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @dataclass(frozen=True)
 class Search:
-    """A search in a folder: its space, what is to be best, and how points are chosen and given up.
-
-    `tree` is the recipe of all trials, with the title of the search, as plain data; `num_trials` their total number;
-    `seeds` those of each trial's runs, of which the first is also that of the sampler. Reading needs no lock.
-    """
+    """A search in a folder. `tree` is the recipe of all trials, with the title of the search, as plain data; the first
+    of the `seeds` of each trial's runs is also that of the sampler. Reading needs no lock."""
 
     path: Path
     tree: Mapping[str, Any]
