@@ -31,24 +31,16 @@ class StudyRunner:
     Messages are shown above a progress bar, and written to the study's `log.txt`.
     """
 
-    def __init__(
-        self,
-        folder: StudyFolder,
-        plan: Sequence[StudyRun],
-        *,
-        engine: Engine,
-        retry: bool = False,
-    ) -> None:
-        self.folder, self.engine = folder, engine
+    def __init__(self, folder: StudyFolder, plan: Sequence[StudyRun], engine: Engine, retry: bool = False) -> None:
+        self.folder, self.engine, self.stop = folder, engine, Stop()
         self.states = {state.run.run: state for state in read_states(folder.runs_dir, plan)}
         self._retried = [state for state in self.states.values() if retry and state.status == "failed"]
         self.states |= {state.run.run: RunState(state.run, state.path, "left") for state in self._retried}
         self.function = MakeRun(str(folder.runs_dir.absolute()), provenance.command_line(), os.getcwd())
-        self.stop = Stop()
+        self._status = StudyStatus(folder, list(self.states.values()))
         self._disk_full: Failure | None = None
         self._printed: set[str] = set()
         self._next_update = 0.0
-        self._seconds_left: float | None = None
 
     def unended(self) -> list[RunState]:
         """The runs that have not ended, and that the engine did not return unfinished."""
@@ -67,35 +59,32 @@ class StudyRunner:
             with suppress(LockedError):  # another command retries it
                 clear_end(RunFolder(state.path), state.run.key)
         if self.unended():
-            log = self.folder.path / "log.txt"
             self.bar = ProgressBar(
                 len(self.states),
                 label=self.folder.title,
-                log_path=log,
+                log_path=self.folder.path / "log.txt",
                 unit="run",
-                estimate_seconds_left=lambda: self._seconds_left,
+                estimate_seconds_left=lambda: self._status.seconds_left,
             )
             with self.stop, self.bar:
                 self._update()
-                self._make_all()
-                self._next_update = 0.0
-                self._update()
+                while (unended := self.unended()) and not self.stop.requested:
+                    self._make(self.remaining())
+                    if len(self.unended()) == len(unended) and not self.stop.requested:
+                        busy = pluralize(len(unended), "run")
+                        self._print_once(f"waiting for {busy} that other processes are training")
+                        time.sleep(_RETRY_SECONDS)
+                    self._next_update = 0.0
+                    self._update()
         if self._disk_full is not None:
             raise self._disk_full.to_error()
         return list(self.states.values())
 
-    def _make_all(self) -> None:
-        while (unended := self.unended()) and not self.stop.requested:
-            if runs := self.remaining():
-                for outcome in self.engine.map(
-                    self.function, runs, folder=self.folder.path, stop=self.stop, on_tick=self._update
-                ):
-                    self._take(runs[outcome.index], outcome)
-            self._read_states()
-            if len(self.unended()) == len(unended) and not self.stop.requested:
-                self._print_once(f"waiting for {pluralize(len(unended), 'run')} that other processes are training")
-                time.sleep(_RETRY_SECONDS)
-                self._update()
+    def _make(self, runs: Sequence[StudyRun]) -> None:
+        if runs:
+            folder, stop = self.folder.path, self.stop
+            for outcome in self.engine.map(self.function, runs, folder=folder, stop=stop, on_tick=self._update):
+                self._take(runs[outcome.index], outcome)
 
     def _take(self, run: StudyRun, outcome: Outcome) -> None:
         """Takes over how a run ended, or why it did not. A run that another process is at stays as it is."""
@@ -129,10 +118,6 @@ class StudyRunner:
             return replace(state, status="failed", end=end)
         return read_state(self.folder.runs_dir, state.run)
 
-    def _read_states(self) -> None:
-        for state in self.unended():
-            self._set_state(read_state(self.folder.runs_dir, state.run))
-
     def _set_state(self, state: RunState) -> None:
         if state.end is not None and self.states[state.run.run].end is None:
             self.bar.print_line(f"{state.run.display_name}: {state.error or 'done'}")
@@ -150,9 +135,9 @@ class StudyRunner:
         start_time = time.monotonic()
         if start_time < self._next_update:
             return
-        self._read_states()
-        status = StudyStatus(self.folder, list(self.states.values()))
-        self._seconds_left = status.seconds_left
+        for state in self.unended():
+            self._set_state(read_state(self.folder.runs_dir, state.run))
+        self._status = status = StudyStatus(self.folder, list(self.states.values()))
         failed = [f"{status.count('failed'):,} failed"] if status.count("failed") else []
         shown = [f"{one.run.label} {one.loss:.2g}" for one in status.running[:3] if one.loss is not None]
         self.bar.update(status.count("done") + status.count("failed"), ", ".join([*failed, *shown]))

@@ -56,7 +56,7 @@ def run_study(
     folder, engine = StudyFolder.from_title(study.title, resolve_runs_dir(runs_dir)), _resolve_engine(engine, workers)
     engine.check_available()
     _check_files_exist(study)
-    runner = StudyRunner(folder, _plan_runs(study, folder, write=True), engine=engine, retry=retry)
+    runner = StudyRunner(folder, _plan_runs(study, folder, write=True), engine, retry)
     states = runner.run()
     is_stopped = runner.stop.requested and any(state.end is None for state in states)
     if is_stopped or not any(state.status == "done" for state in states):
@@ -88,7 +88,7 @@ def preview_study(
 ) -> StudyPreview:
     """A preview of `run_study`. Writes and starts nothing."""
     folder, engine = StudyFolder.from_title(study.title, resolve_runs_dir(runs_dir)), _resolve_engine(engine, workers)
-    runner = StudyRunner(folder, _plan_runs(study, folder, write=False), engine=engine, retry=retry)
+    runner = StudyRunner(folder, _plan_runs(study, folder, write=False), engine, retry)
     remaining, script = runner.remaining(), None
     counts = Counter[str](state.status for state in runner.states.values() if state.end is not None)
     counts += Counter("unfinished" if (one.path / "recipe.yaml").exists() else "new" for one in runner.unended())

@@ -175,7 +175,7 @@ def test_progress_counts_runs_and_shows_a_warning_of_several_runs_once_and_keeps
     monkeypatch.setattr(ProgressBar, "update", lambda self, *values: shown.append(values))
     monkeypatch.setattr(making, "_MAX_TIME_FRACTION", inf)
     folder, plan = make(3)
-    states = StudyRunner(folder, plan, engine=Telling()).run()
+    states = StudyRunner(folder, plan, Telling()).run()
     assert [state.status for state in states] == ["done", "left", "left"]
     log = [line.partition("  ")[2] for line in (folder.path / "log.txt").read_text().splitlines()]
     assert [line for line in log if "runs (" not in line] == [
