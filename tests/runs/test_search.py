@@ -127,7 +127,7 @@ def test_the_same_seed_gives_the_same_trials_and_another_seed_others(found: Sear
 
 
 def test_a_trial_is_an_ordinary_run_of_the_search_and_shown_as_one(found: SearchResult) -> None:
-    folder = found.best_trial.runs[0].folder
+    folder = RunFolder(found.best_trial.runs[0].path)
     trained = train(found.best_recipe, runs_dir=found.path.parent, quiet=True)
     assert (trained.run.path, trained.stop_reason) == (folder.path, "done")
     assert (folder.path.parent, folder.metadata()["group"]) == (found.path, found.path.name)
@@ -152,7 +152,7 @@ def test_a_search_asks_no_question_of_the_test_split_and_evaluates_no_grid(
     assert drawn == {"train", "validation", "ood_validation"}
     assert not list(tmp_path.glob("**/cells.jsonl"))
     assert (len(found.trials), found.num_left) == (2, 0), "there are no more points"
-    assert [run.folder.metadata()["recipe"]["seed"] for run in found.best_trial.runs] == [5, 6]
+    assert [run.run.seed for run in found.best_trial.runs] == [5, 6]
     assert "of 2 seeds" in str(found)
 
 
@@ -195,7 +195,7 @@ def test_a_name_stands_for_one_search_of_the_same_files_and_weights(tmp_path: Pa
 
     for number in (1, 2):
         found = go(trials=number)
-        heads = [found.search.folder(trial.runs[0]).metadata() for trial in found.trials]
+        heads = [RunFolder(trial.runs[0].path).metadata() for trial in found.trials]
         assert [head["recipe"]["init_from"] for head in heads] == [source.folder.id] * number
     with pytest.raises(UserError, match=r"mine: is a search with another settings: .*another name="):
         go("model.hidden_size=16,64")
@@ -245,9 +245,10 @@ def add(search: Search, value: float) -> Trial:
     return replace(search.trials()[-1], scores=(score,))
 
 
-def end(search: Search, trial: Trial) -> Trial:
+def end(trial: Trial) -> Trial:
     results = {"stop_reason": "budget", "search": msgspec.to_builtins(trial.scores[0])}
-    Ending(search.folder(trial.runs[0]), trial.runs[0].key).write("done", results=results)
+    Ending(RunFolder(trial.runs[0].path), trial.runs[0].run.key).write("done", results=results)
+    (trial.runs[0].path / "recipe.yaml").touch()
     return trial
 
 
@@ -291,7 +292,7 @@ def test_a_pruner_stops_what_is_worse_than_others(make: Callable[..., Search], m
     for number in range(5):
         trial = add(searched, 0.5 + number / 100)
         assert not is_pruned(searched, trial)
-        end(searched, trial)
+        end(trial)
     assert [is_pruned(searched, add(searched, value)) for value in (0.1, 0.9)] == [True, False]
 
 
@@ -314,9 +315,9 @@ def test_a_trial_that_a_pruner_gives_up_ends_early_and_its_run_can_go_on(
     assert (found.best_trial.number, found.num_left) == (1, 0)
     assert "1 of 2 trials are complete, 1 stopped early" in str(found)
     (pruned,) = found.trials[0].runs
-    assert pruned.folder.records("metrics.jsonl")[-1]["step"] < 4
-    going_on = train(pruned.recipe, runs_dir=tmp_path, quiet=True)
-    assert (going_on.stop_reason, going_on.run.path) == ("budget", pruned.folder.path)
+    assert RunFolder(pruned.path).records("metrics.jsonl")[-1]["step"] < 4
+    going_on = train(found.search.recipe_of(pruned), runs_dir=tmp_path, quiet=True)
+    assert (going_on.stop_reason, going_on.run.path) == ("budget", pruned.path)
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
@@ -352,15 +353,14 @@ def test_a_score_is_what_the_end_of_its_run_says_and_no_other_file(found: Search
     def go() -> SearchResult:
         return search(TINY, RATES, trials=5, metric="loss", runs_dir=tmp_path, quiet=True)
 
-    first, second, third = (tmp_path / found.path.name / trial.runs[0].folder.id for trial in found.trials[:3])
+    first, second, third = (tmp_path / trial.runs[0].run.run for trial in found.trials[:3])
     shutil.copy(second / "metrics.jsonl", first)
     (second / "metrics.jsonl").unlink()
     assert values(go()) == values(found)
     (second / "end.json").unlink()
     assert "it is missing, and the run was trained to step 4" in str(go().trials[1].error)
-    (third / "end.json").write_text((third / "end.json").read_text().replace('"objective":', '"objective":1e999,"o":'))
-    with pytest.raises(UserError, match=r"end\.json: damaged: "):
-        go()
+    (third / "end.json").write_text((third / "end.json").read_text().replace('"objective":', '"other":'))
+    assert "end.json: damaged: results.search: " in str(go().trials[2].error)
 
 
 def test_who_holds_the_lock_of_a_search_is_said(make: Callable[..., Search], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,10 +445,10 @@ def test_a_trial_that_another_process_trains_is_left_to_it(make: Callable[..., S
     here = make(num_trials=2)
     first, second = add(here, 0.5), add(here, 0.5)
     for trial in (first, second):
-        trial.runs[0].folder.path.mkdir()
-    with first.runs[0].folder.lock():
+        trial.runs[0].path.mkdir()
+    with RunFolder(first.runs[0].path).lock():
         assert search_file._numbers_left(here) == [1]
-        with second.runs[0].folder.lock():
+        with RunFolder(second.runs[0].path).lock():
             assert search_file._numbers_left(here) == []
     assert search_file._numbers_left(here) == [0, 1]
 

@@ -26,17 +26,17 @@ from numerate.runs.engines.in_process import InProcess
 from numerate.runs.engines.local import Local
 from numerate.runs.engines.worker import current_stop
 from numerate.runs.item import training_results
-from numerate.runs.sampling import importances, is_pruned, load_optuna, next_point
-from numerate.runs.searched import SearchResult, print_new
-from numerate.runs.space import Space
-from numerate.runs.study_folder import StudyFolder, StudyRun
+from numerate.runs.sampling import importances, is_pruned, next_point
+from numerate.runs.searched import SearchResult
+from numerate.runs.space import Space, value_text
+from numerate.runs.status import RunState
 from numerate.runs.train import train
 from numerate.runs.trials import Metric, Pruner, Sampler, Score, Search, Trial, TrialRun, open_search
 from numerate.training import provenance
-from numerate.training.lock import Lock, LockedError
+from numerate.training.lock import LockedError
 from numerate.training.progress import ProgressBar
 from numerate.training.recipe import Recipe
-from numerate.training.run_folder import resolve_runs_dir
+from numerate.training.run_folder import RunFolder, resolve_runs_dir
 from numerate.training.stopping import Stop
 
 _NUM_TRIALS = 30
@@ -126,10 +126,11 @@ class TrainTrial:
             if trial.unfinished is not None:
                 self._train(trial, trial.unfinished)
 
-    def _train(self, trial: Trial, run: TrialRun) -> None:
+    def _train(self, trial: Trial, run: RunState) -> None:
         """Trains a run and writes how it ended."""
+        recipe, folder = self.search.recipe_of(run), RunFolder(run.path)
         stop = _TrialStop(self.search, trial if run is trial.runs[0] and self.search.pruner != "none" else None)
-        with Ending(run.folder, run.key) as ending:
+        with Ending(folder, run.run.key) as ending:
             trained = train(
                 run.recipe,
                 runs_dir=self.search.path.parent,
@@ -169,7 +170,7 @@ class _TrialStop(Stop):
     @property
     def requested(self) -> bool:
         if self._trial is not None and self._is_due and not self.is_pruned:
-            lines, self._is_due = self._search.folder(self._trial.runs[0]).records("metrics.jsonl"), False
+            lines, self._is_due = RunFolder(self._trial.runs[0].path).records("metrics.jsonl"), False
             score = Score.of(lines, self._search.metric, None)
             self.is_pruned = score is not None and is_pruned(self._search, replace(self._trial, scores=(score,)))
         return self.is_pruned or self._worker_stop.requested
@@ -200,8 +201,8 @@ def _train_trials(search: Search, engine: Engine, stop: Stop, on_tick: Callable[
 def _numbers_left(search: Search) -> list[int]:
     """The trials that a worker could take now: those whose process is gone, and those not added yet."""
     trials = search.trials()
-    running = [(trial.number, search.folder(trial.unfinished).file("lock")) for trial in trials if trial.unfinished]
-    return [*(number for number, lock in running if not Lock(lock).is_held()), *range(len(trials), search.num_trials)]
+    left = [trial.number for trial in trials if trial.unfinished is not None and trial.unfinished.status != "running"]
+    return [*left, *range(len(trials), search.num_trials)]
 
 
 def _record_failure(search: Search, number: int, failure: Failure) -> None:
@@ -211,7 +212,7 @@ def _record_failure(search: Search, number: int, failure: Failure) -> None:
     if failure.kind in ("died", "out of memory", "timeout") and run is not None:
         text = failure.text.removesuffix("; the same command resumes")
         with suppress(LockedError):
-            Ending(run.folder, run.key).fail(replace(failure, text=text))
+            Ending(RunFolder(run.path), run.run.key).fail(replace(failure, text=text))
     elif failure.kind not in ("busy", "stopped", "not started"):
         raise failure.to_error()
 

@@ -82,7 +82,7 @@ class SearchResult:
         if interval:
             row[f"of {len(trial.scores)} seeds" if len(trial.scores) > 1 else "95 % interval"] = " to ".join(interval)
         row |= {short_path(path, trial.parameters): value_text(value) for path, value in trial.parameters.items()}
-        return row | {"run": ", ".join(run.run.rpartition("/")[2] for run in trial.runs)}
+        return row | {"run": ", ".join(run.path.name for run in trial.runs)}
 
     def _notes(self) -> Iterator[str]:
         states = [trial.state for trial in self.trials]

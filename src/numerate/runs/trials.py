@@ -24,15 +24,16 @@ from numerate.errors import UserError
 from numerate.recipes.study import content_key
 from numerate.records.reading import FORMAT, check_format, damage_message
 from numerate.records.schema import Number
-from numerate.runs.end import END_FILE, read_end, read_json
+from numerate.runs.end import END_FILE, read_json
 from numerate.runs.initial_weights import initial_run
 from numerate.runs.space import Space
-from numerate.runs.study_folder import STUDY_FILE, RequestedRun, StudyFolder
+from numerate.runs.status import RunState, read_states
+from numerate.runs.study_folder import STUDY_FILE, StudyFolder, StudyRun
 from numerate.training import disk
 from numerate.training.lock import Lock, LockedError
 from numerate.training.preflight import check_unchanged_files
 from numerate.training.recipe import Recipe
-from numerate.training.run_folder import RunFolder, folder_name
+from numerate.training.run_folder import folder_name
 
 Metric = Literal["ood_validation", "validation", "loss", "validation_loss"]
 Sampler = Literal["tpe", "random", "grid"]
@@ -125,8 +126,8 @@ class Trial:
     scores: tuple[Score, ...] = ()
     error: str | None = None
     traceback: str | None = None
-    runs: tuple[TrialRun, ...] = field(default=(), compare=False, repr=False)
-    unfinished: TrialRun | None = field(default=None, compare=False, repr=False)
+    runs: tuple[RunState, ...] = field(default=(), compare=False, repr=False)
+    unfinished: RunState | None = field(default=None, compare=False, repr=False)
 
     @property
     def objective(self) -> float:
@@ -172,12 +173,8 @@ class Search:
     def recipe(self) -> Recipe:
         return _recipe(self.tree)
 
-    def folder(self, run: StudyRun) -> RunFolder:
-        """The folder of a run, which may not exist yet."""
-        return RunFolder(self.path.parent / run.run)
-
-    def recipe_of(self, run: StudyRun) -> Recipe:
-        return _recipe(run.recipe_tree())
+    def recipe_of(self, run: RunState) -> Recipe:
+        return _recipe(run.run.recipe_tree())
 
     @contextmanager
     def choosing(self) -> Iterator[None]:
@@ -214,9 +211,8 @@ class Search:
         stored, trials = self.read(), self.trials()
         assert stored is not None, "open_search() wrote it"
         trials.append(self._trial(len(trials), parameters))
-        runs = {run.folder.id: run for trial in trials for run in trial.runs}
-        requested = [RequestedRun(f"{self.path.name}/{id}", run.key, to_tree(run.recipe)) for id, run in runs.items()]
-        StudyFolder(self.path).update(requested, question="A hyperparameter search.")
+        runs = {run.path: run.run for trial in trials for run in trial.runs}
+        StudyFolder(self.path).update(list(runs.values()), question="A hyperparameter search.")
         self.write(msgspec.structs.replace(stored, points=[*stored.points, dict(parameters)]))
 
     def _trial(self, number: int, parameters: Mapping[str, Any]) -> Trial:
@@ -230,20 +226,19 @@ class Search:
         except UserError as error:  # these settings are refused together
             return Trial(number, "failed", parameters, error=str(error))
         recipes, title = [replace(recipe, seed=seed) for seed in self.seeds], self.path.name
-        runs = tuple(StudyRun.of(f"{title}/{identity(one)}", content_key(one), to_tree(one)) for one in recipes)
-        trial = Trial(number, "complete", parameters, runs=runs)
-        for run in runs:
-            file = self.folder(run).file(END_FILE)
-            end = read_end(file.parent)
-            if end is not None and end.is_failed(run.key):
-                return replace(trial, state="failed", error=end.error, traceback=end.traceback)
-            results = end.results if end is not None and end.is_done(run.key) else None
-            if results is None or "search" not in results:  # such as trained, and not yet recorded by the search
+        runs = [StudyRun.of(f"{title}/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
+        trial = Trial(number, "complete", parameters, runs=tuple(read_states(self.path.parent, runs)))
+        for run in trial.runs:
+            results = (run.end and run.end.results) or {}
+            if run.end is not None and run.status == "failed":
+                return replace(trial, state="failed", error=run.error, traceback=run.end.traceback)
+            if run.status != "done" or "search" not in results:  # such as trained, and not yet recorded by the search
                 return replace(trial, state="running", unfinished=run)
             try:
                 score = msgspec.convert(results["search"], Score, str_keys=True)
             except msgspec.ValidationError as error:
-                raise UserError(damage_message(file, f"results.search: {error}", "Remove it; search again.")) from error
+                problem = damage_message(run.path / END_FILE, f"results.search: {error}", "Remove it; search again.")
+                return replace(trial, state="failed", error=problem)
             trial = replace(trial, scores=(*trial.scores, score))
             if results.get("stop_reason") == "pruned":
                 return replace(trial, state="pruned")
