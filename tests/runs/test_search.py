@@ -66,7 +66,7 @@ def test_a_space_is_read_as_settings_are_with_ranges_beside() -> None:
     assert (type(decay.low), decay.high, decay.step) == (float, 0.1, 0.025)
     assert (type(batch.low), batch.high, batch.step) == (int, 112, 16)
     assert [field.size for field in space.fields] == [float("inf"), 5, 7, 2]
-    assert space.items[4] == "training.steps=500"
+    assert str(space.items[4]) == "training.steps=500"
     assert [space.fields[0].rounded(value) for value in (0.00123456, 1e-9)] == [0.001235, 1e-4]
     assert override(TINY, Space(space.items[:1]).settings({"optimizer.lr": 0.003})).optimizer.learning_rate == 0.003
     assert Space.parse(TINY, RATES) == Space.parse(TINY, [texts[0].replace("lr", "optimizer.learning_rate"), WIDTHS])

@@ -31,13 +31,16 @@ def load_optuna() -> Any:
 
 @dataclass(frozen=True)
 class Field:
-    """A setting to search: its `path=value` text, and Optuna's distribution of its values, which are the texts
-    `choices`, or numbers."""
+    """A setting with Optuna's distribution of its values: the texts `choices`, of which a fixed setting has one, or
+    numbers."""
 
     path: str
-    text: str
+    value: str
     distribution: Any = field(repr=False)
     choices: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.path}={self.value}"
 
     @property
     def size(self) -> float:
@@ -46,9 +49,10 @@ class Field:
         return len(self.choices) or (inf if found.step is None else round((found.high - found.low) / found.step) + 1)
 
     @property
-    def tried_texts(self) -> Sequence[str]:
-        """The values that the recipe is built with before anything runs: all, or both ends of a range."""
-        return self.choices or (format_value(self.distribution.low), format_value(self.distribution.high))
+    def tried(self) -> list[str]:
+        """The settings with which the recipe is built before anything runs: all values, or both ends of a range."""
+        texts = self.choices or map(format_value, (self.distribution.low, self.distribution.high))
+        return [f"{self.path}={text}" for text in texts]
 
     def rounded(self, value: Any) -> Any:
         """A value that was drawn, with few digits: enough for any effect, few enough to type."""
@@ -72,7 +76,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Space:
-    """The settings of a search in the given order: fixed ones as text, and the fields to search.
+    """The settings of a search in the given order, fixed ones and the fields to search.
 
     >>> import numerate
     >>> recipe = numerate.recipe("addition_abacus")
@@ -81,7 +85,7 @@ class Space:
     ['optimizer.learning_rate=0.003', 'model.hidden_size=64']
     """
 
-    items: tuple[str | Field, ...]
+    items: tuple[Field, ...]
 
     @classmethod
     def parse(cls, recipe: Any, settings: Sequence[str] | Mapping[str, Any]) -> "Space":
@@ -96,23 +100,20 @@ class Space:
             lists = {path: value if isinstance(value, list) else [value] for path, value in settings.items()}
             settings = [f"{path}={','.join(map(value_text, values))}" for path, values in lists.items()]
         space = cls(tuple(map(_parse_item, settings)))
-        paths = [item.partition("=")[0] if isinstance(item, str) else item.path for item in space.items]
-        if "seed" in paths:
-            raise UserError("seed, seeds: those of all trials are set by seed= and seeds= of the search")
         if not space.fields:
             raise UserError(
                 "there is nothing to search over: a setting must have a range or several values, for example "
                 "optimizer.learning_rate=log(1e-4,1e-2) or model.hidden_size=32,64"
             )
         for path in space.distributions:
-            if paths.count(path) > 1:
+            if [item.path for item in space.items].count(path) > 1:
                 raise UserError(f"{path} is given twice; must be given once")
-        return cls(tuple(item if isinstance(item, str) else space._checked(recipe, item) for item in space.items))
+        return cls(tuple(space._checked(recipe, index) for index in range(len(space.items))))
 
     @property
     def fields(self) -> list[Field]:
         """The fields to search."""
-        return [item for item in self.items if isinstance(item, Field)]
+        return [item for item in self.items if len(item.choices) != 1]
 
     @property
     def distributions(self) -> dict[str, Any]:
@@ -130,44 +131,29 @@ class Space:
 
     def settings(self, parameters: Mapping[str, Any]) -> list[str]:
         """The `path=value` texts of one point of the space, for `numerate run`."""
-        return [
-            f"{item.path}={value_text(parameters[item.path])}" if isinstance(item, Field) else item
-            for item in self.items
-        ]
+        return [f"{item.path}={value_text(parameters.get(item.path, item.value))}" for item in self.items]
 
-    def _checked(self, recipe: Any, field: Field) -> Field:
-        """The field, with integers for an integer setting; every value is accepted in some combination with others."""
-        recipes, found = [self._build(recipe, field, text) for text in field.tried_texts], field.distribution
+    def _checked(self, recipe: Any, index: int) -> Field:
+        """The setting, with integers for an integer one; every value is accepted in some combination with others."""
+        field, recipes = self.items[index], []
+        for text in field.tried if len(field.choices) != 1 else ():
+            tried = [[text] if item is field else item.tried for item in self.items]
+            recipes.append(_build(recipe, tried))
         if len({identity(one) for one in recipes}) < len(recipes):
             raise UserError(
-                f"{field.text}: some of these values give the same run; a budget or a label must have one value, and "
-                "each value once"
+                f"{field}: some of these values give the same run; a budget or a label must have one value, and each "
+                "value once"
             )
         ends = [] if field.choices else [_value_at(one, field.path) for one in recipes]
         if any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
-            raise UserError(f"{field.text}: {field.path} is not a number; give several values with commas")
+            raise UserError(f"{field}: {field.path} is not a number; give several values with commas")
         if field.choices or not all(isinstance(end, int) for end in ends):
             return field
+        found = field.distribution
         if found.step is not None and not found.step.is_integer():
-            raise UserError(f"{field.text}: {field.path} is an integer, so its step must be one")
+            raise UserError(f"{field}: {field.path} is an integer, so its step must be one")
         kind = load_optuna().distributions.IntDistribution
         return replace(field, distribution=kind(*map(int, ends), log=found.log, step=int(found.step or 1)))
-
-    def _build(self, recipe: Any, field: Field, text: str) -> Any:
-        """The recipe with a value of a field, combined with the first values of the others with which it is valid."""
-        options = [
-            [f"{item.path}={one}" for one in ((text,) if item == field else item.tried_texts)]
-            if isinstance(item, Field)
-            else [item]
-            for item in self.items
-        ]
-        errors = []
-        for combination in islice(product(*options), _MAX_COMBINATIONS):
-            try:
-                return override(recipe, combination)
-            except UserError as error:
-                errors.append(error)
-        raise errors[0]
 
 
 def value_text(value: Any) -> str:
@@ -175,27 +161,37 @@ def value_text(value: Any) -> str:
     return value if isinstance(value, str) else format_value(value)
 
 
-def _parse_item(text: str) -> str | Field:
-    """Parses one `path=value`: a field, or a fixed setting. Ranges are of floats until the type of the setting is
-    known."""
+def _parse_item(text: str) -> Field:
+    """Parses one `path=value`. Ranges are of floats until the type of the setting is known."""
     texts, kinds = [one for (one,) in expand_sweep([text])], load_optuna().distributions
-    path, _, value = texts[0].partition("=")
-    text = f"{path}={text.partition('=')[2]}"
-    if len(texts) > 1:
-        choices = tuple(one.partition("=")[2] for one in texts)
-        return Field(path, text, kinds.CategoricalDistribution(choices), choices)
-    if (found := _RANGE_PATTERN.fullmatch(value)) is None:
-        return texts[0]
+    path, choices = texts[0].partition("=")[0], tuple(one.partition("=")[2] for one in texts)
+    if path == "seed":
+        raise UserError("seed, seeds: those of all trials are set by seed= and seeds= of the search")
+    item = Field(path, ",".join(choices), kinds.CategoricalDistribution(choices), choices)
+    if len(choices) > 1 or (found := _RANGE_PATTERN.fullmatch(choices[0])) is None:
+        return item
     numbers = [parse_number(piece) for piece in split_at_commas(found[2]) or []]
     if not 2 <= len(numbers) <= 3 or not all(number is not None and isfinite(number) for number in numbers):
-        raise UserError(f"{text}: must be a range of numbers; for example {path}={found[1]}(16,128)")
+        raise UserError(f"{item}: must be a range of numbers; for example {path}={found[1]}(16,128)")
     low, high, step = (*numbers, None)[:3]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the last step may end below the upper bound
-            return Field(path, text, kinds.FloatDistribution(low, high, log=found[1] == "log", step=step))
+            distribution = kinds.FloatDistribution(low, high, log=found[1] == "log", step=step)
     except ValueError as error:
-        raise UserError(f"{text}: {error}") from error
+        raise UserError(f"{item}: {error}") from error
+    return replace(item, distribution=distribution, choices=())
+
+
+def _build(recipe: Any, tried: Sequence[Sequence[str]]) -> Any:
+    """The recipe with one of several values of each setting: the first combination with which it is valid."""
+    errors = []
+    for combination in islice(product(*tried), _MAX_COMBINATIONS):
+        try:
+            return override(recipe, combination)
+        except UserError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def _value_at(recipe: Any, path: str) -> Any:

@@ -258,7 +258,7 @@ def open_search(recipe: Recipe, search: Search, runs: Path, name: str | None) ->
     """
     definition: dict[str, Any] = {
         "recipe": [recipe.title, content_key(replace(recipe, seed=0)), recipe.training.minutes],
-        "settings": [item if isinstance(item, str) else item.text for item in search.space.items],
+        "settings": list(map(str, search.space.items)),
         "metric": search.metric,
         "seeds": list(search.seeds),
     }
