@@ -152,7 +152,7 @@ def test_commands_know_the_names_of_a_family(
     assert main(["data", "write", name, "count=5", "out=rows"]) == 0
     capsys.readouterr()
     assert main(["status", name]) == 2
-    assert f"{name} is a recipe, not a study" in capsys.readouterr().err
+    assert f"`numerate run {name}` makes" in capsys.readouterr().err
     for command in (["show"], ["sample"], ["data", "write", "out=x"]):
         assert main([*command, f"{name}s"]) == 2, command
     assert capsys.readouterr().err.count(f"Did you mean '{name}'") == 3

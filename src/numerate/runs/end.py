@@ -9,7 +9,6 @@ import re
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -175,17 +174,9 @@ class Ending:
             return now
 
 
-def clear_end(folder: RunFolder, failed_key: str | None = None) -> None:
-    """Removes how a run ended, under its lock; with a `failed_key` only if it failed as a recipe of this key, or if the
-    file is damaged.
-
-    Raises `LockedError` if another process is at the run.
-    """
+def clear_end(folder: RunFolder) -> None:
+    """Removes how a run ended, under its lock. Raises `LockedError` if another process is at the run."""
     with folder.lock("starting"), disk.convert_os_errors(folder.path):
-        with suppress(UserError):
-            end = None if failed_key is None else read_end(folder.path)
-            if failed_key is not None and (end is None or not end.is_failed(failed_key)):
-                return
         folder.file(END_FILE).unlink(missing_ok=True)
 
 

@@ -57,7 +57,7 @@ class StudyRunner:
         `OperationalError` if the disk is full."""
         for state in self._retried:
             with suppress(LockedError):  # another command retries it
-                clear_end(RunFolder(state.path), state.run.key)
+                clear_end(RunFolder(state.path))
         if self.unended():
             self.bar = ProgressBar(
                 len(self.states),

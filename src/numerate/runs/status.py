@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -125,9 +125,8 @@ class StudyStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """The time left; None if it is not known yet or nothing is running."""
-        waiting = [state.run.label for state in self.states if state.status == "left"]
-        return time_left(waiting, self.running, mean_durations(self.states))
+        """Seconds until all runs are done with as many at once as now; None if unknown, or if nothing is running."""
+        return time_left(self.states, self.running, time.time())
 
 
 def study_status(folder: StudyFolder) -> StudyStatus:
@@ -138,37 +137,29 @@ def study_status(folder: StudyFolder) -> StudyStatus:
     return StudyStatus(folder, [state for state in states if state.run.current], content.question, num_earlier)
 
 
-def mean_durations(states: Sequence[RunState]) -> dict[str, float]:
-    """Mean seconds of the done runs of each variant, by label, and of all of them under ""."""
-    seconds: dict[str, list[float]] = {}
-    for state in states:
-        if state.status == "done" and state.end is not None:
-            for label in (state.run.label, ""):
-                seconds.setdefault(label, []).append(state.end.seconds)
-    return {label: fmean(values) for label, values in seconds.items()}
+def time_left(states: Sequence[RunState], running: Sequence[RunningRun], now: float) -> float | None:
+    """The `seconds_left` of a study at a Unix time.
 
-
-def time_left(
-    waiting: Sequence[str], running: Sequence[RunningRun], mean_seconds: Mapping[str, float], now: float | None = None
-) -> float | None:
-    """Seconds until all runs are done with as many at once as now; None if unknown.
-
-    Waiting runs (labels) and the rest of the running ones are expected to take the mean time of their variant, or else
-    an estimate from the progress of its running ones, or else the mean time of all. The sum is divided by the number of
-    running ones, and is at least the longest remaining time of one.
+    Waiting runs and the rest of the running ones are expected to take the mean time of the done runs of their variant,
+    or else an estimate from the progress of its running ones, or else the mean time of all. The sum is divided by the
+    number of running ones, and is at least the longest remaining time of one.
     """
+    waiting = [state.run.label for state in states if state.status == "left"]
+    done = [(state.run.label, state.end.seconds) for state in states if state.status == "done" and state.end]
     if not running:
         return None if waiting else 0.0
-    now = time.time() if now is None else now
     elapsed = [max(0.0, now - one.started) for one in running]
     shares = [min(1.0, one.step / one.steps) if one.steps else 0.0 for one in running]
-    expected = dict(mean_seconds)
+    known: dict[str, list[float]] = {}
+    for label, seconds in done:
+        known.setdefault(label, []).append(seconds)
     for one, seconds, share in zip(running, elapsed, shares, strict=True):
         if share > 0.05:
-            expected.setdefault(one.run.label, seconds / share)
-    if not expected:
+            known.setdefault(one.run.label, [seconds / share])
+    if not known:
         return None
-    default = expected.get("", fmean(expected.values()))
+    expected = {label: fmean(values) for label, values in known.items()}
+    default = fmean([seconds for _, seconds in done] or expected.values())
     totals = [expected.get(one.run.label, default) for one in running]
     parts = zip(totals, elapsed, shares, strict=True)
     remaining = [max(0.0, min(total - seconds, total * (1 - share))) for total, seconds, share in parts]

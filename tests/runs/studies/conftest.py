@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from failures import killed_at_every_moment, small_disk
+from failures import small_disk
 from numerate.errors import OperationalError
 from numerate.positions.added import Learned
 from numerate.recipes.study import Study
@@ -29,7 +29,7 @@ from numerate.runs.study_folder import StudyFolder
 from numerate.training.recipe import Recipe
 from small_runs import TINY
 
-__all__ = ["killed_at_every_moment", "small_disk"]
+__all__ = ["small_disk"]
 
 _LEARNED = replace(TINY, title="learned", model=replace(TINY.model, positions=(Learned(),)))
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,16 +108,6 @@ def test_the_end_of_a_run_says_what_was_measured(pair: Study, here: Engine, tmp_
     assert (end.pid, end.seconds > 0) == (os.getpid(), True)
 
 
-def test_a_variant_added_later_runs_only_what_is_new(pair: Study, here: Engine, tmp_path: Path) -> None:
-    run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, engine=here)
-    watching = Watching(works=True)
-    _, done = run_study(pair.sweep(["seeds=2"]), runs_dir=tmp_path, engine=watching)
-    assert [item.display_name for item in watching.given] == [  # type: ignore[attr-defined]
-        *("learned", "rotary seed 1", "learned seed 1"),
-    ]
-    assert [one.error for one in done] == [None] * 4
-
-
 def test_a_longer_budget_continues_where_the_shorter_ended(pair: Study, here: Engine, tmp_path: Path) -> None:
     one = replace(pair, recipes=pair.recipes[:1])
     run_study(one, runs_dir=tmp_path, engine=here)
@@ -217,13 +206,6 @@ def test_the_command_says_where_the_report_is(mine: str, tmp_path: Path, capsys:
     assert (tmp_path / "runs/mine/figure.png").is_file()
     assert main(["run", mine, "seeds=2"]) == 0
     assert "done" not in capsys.readouterr().err, "what is done already is not mentioned"
-
-
-def test_a_dry_run_counts_and_begins_nothing(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", mine, "seeds=3", "--dry-run"]) == 0
-    out = capsys.readouterr().out
-    assert re.search(r"new +3", out)
-    assert not (tmp_path / "runs").exists()
 
 
 def test_a_failed_run_is_named_at_the_end_and_decides_the_exit_status(

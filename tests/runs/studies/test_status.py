@@ -21,7 +21,7 @@ from numerate.runs.end import End, write_end
 from numerate.runs.engines.engine import Outcome
 from numerate.runs.engines.in_process import InProcess
 from numerate.runs.making import StudyRunner
-from numerate.runs.status import RunningRun, RunState, mean_durations, study_status, time_left
+from numerate.runs.status import RunningRun, RunState, study_status, time_left
 from numerate.runs.study_folder import StudyFolder, StudyRun
 from numerate.tables.describing import describe_runs
 from numerate.tables.results import results_of
@@ -122,34 +122,30 @@ def busy(label: str, step: int, began: float) -> RunningRun:
     return RunningRun(run(label), step, 10, None, "training", began, "w")
 
 
+def known(**seconds: float) -> list[RunState]:
+    """Runs that are done, and how long they took."""
+    ends = {label: End.now("done", key="k", seconds=took) for label, took in seconds.items()}
+    return [RunState(run(label), Path(label), "done", end) for label, end in ends.items()]
+
+
 @pytest.mark.parametrize(
-    ("waiting", "running", "known", "now", "expected"),
+    ("waiting", "running", "done", "now", "expected"),
     [
         # What waits lasts as long as its variant did, or as all did, and is shared by the workers.
-        ("abc", [busy("a", 5, 0), busy("b", 0, 5)], {"a": 10, "b": 100, "": 55}, 5, (5 + 100 + 10 + 100 + 55) / 2),
-        ("", [busy("a", 0, 0), busy("b", 9, 0)], {"a": 100, "b": 1}, 0, 100),  # at least the longest run
-        ("a", [busy("a", 5, 0)], {}, 20, 20 + 40),  # judged from what runs
-        ("", [busy("a", 9, 0)], {"a": 10}, 50, 0),  # it takes longer than others: expected at any moment
-        ("a", [busy("a", 0, 0)], {}, 1, None),
-        ("a", [], {"a": 1}, None, None),
-        ("", [], {}, None, 0),
+        ("abc", [busy("a", 5, 0), busy("b", 0, 5)], known(a=10, b=100), 5, (5 + 100 + 10 + 100 + 55) / 2),
+        ("", [busy("a", 0, 0), busy("b", 9, 0)], known(a=100, b=1), 0, 100),  # at least the longest run
+        ("a", [busy("a", 5, 0)], [], 20, 20 + 40),  # judged from what runs
+        ("", [busy("a", 9, 0)], known(a=10), 50, 0),  # it takes longer than others: expected at any moment
+        ("a", [busy("a", 0, 0)], [RunState(run("a"), Path("a"), "failed")], 1, None),
+        ("a", [], known(a=1), 1, None),
+        ("", [], [], 1, 0),
     ],
 )
 def test_the_time_left_is_that_of_what_runs_and_of_what_waits(
-    waiting: str, running: list[RunningRun], known: dict[str, float], now: float, expected: float | None
+    waiting: str, running: list[RunningRun], done: list[RunState], now: float, expected: float | None
 ) -> None:
-    left = time_left(list(waiting), running, known, now=now)
+    left = time_left([*done, *(RunState(run(label), Path(label), "left") for label in waiting)], running, now)
     assert left is None if expected is None else left == pytest.approx(expected)
-
-
-def test_only_runs_that_are_done_tell_how_long_one_takes() -> None:
-    ends = [End.now("done", key="k", seconds=8.0), End.now("failed", key="k", seconds=1.0)]
-    states = [
-        RunState(run("a"), Path("a"), "done", ends[0]),
-        RunState(run("a"), Path("a"), "failed", ends[1]),
-        RunState(run("b"), Path("b"), "left"),
-    ]
-    assert mean_durations(states) == {"a": 8.0, "": 8.0}
 
 
 # The progress of a command --------------------------------------------------------------------------------------------
@@ -190,23 +186,18 @@ def test_progress_counts_runs_and_shows_a_warning_of_several_runs_once_and_keeps
 # The command ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_shows_a_study_by_its_title_or_path(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, plan = make(3)
-    end(folder, plan[0])
-    for words in (["study", f"runs_dir={folder.runs_dir}"], [str(folder.path)]):
-        assert main(["status", *words]) == 0
-        assert "1 of 3" in capsys.readouterr().out
-
-
-def test_a_study_that_is_not_there_is_a_user_error_that_names_the_nearest(
+def test_the_command_shows_a_study_by_its_title_or_path_and_names_the_nearest(
     make: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, _ = make(1)
-    assert main(["status", "studdy", f"runs_dir={folder.runs_dir}"]) == 2
-    assert "Did you mean 'study'?" in capsys.readouterr().err
-    assert main(["status", f"runs_dir={folder.runs_dir}"]) == 2
-    assert main(["status", "study", "wacth=true", f"runs_dir={folder.runs_dir}"]) == 2
-    assert "Did you mean 'watch'?" in capsys.readouterr().err
+    folder, plan = make(3)
+    end(folder, plan[0])
+    place = f"runs_dir={folder.runs_dir}"
+    for words in (["study", place], [str(folder.path)]):
+        assert main(["status", *words]) == 0
+        assert "1 of 3" in capsys.readouterr().out
+    for words, suggestion in ((["studdy"], "'study'"), (["study", "wacth=true"], "'watch'")):
+        assert main(["status", *words, place]) == 2
+        assert f"Did you mean {suggestion}?" in capsys.readouterr().err
 
 
 def test_watching_ends_when_all_is_done_or_by_ctrl_c(

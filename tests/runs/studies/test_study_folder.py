@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,23 +139,3 @@ def test_neither_the_folder_nor_the_status_of_a_study_needs_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_no_moment_of_being_killed_leaves_a_study_that_cannot_be_read(
-    killed_at_every_moment: Callable[..., int], tiny: Recipe, tmp_path: Path
-) -> None:
-    second = override(tiny, ["seed=1"])
-
-    def prepare(place: Path) -> None:
-        StudyFolder(place / "study").update(requested(tiny), question="Why?")
-
-    def check(place: Path, whole: bool) -> None:
-        folder = StudyFolder(place / "study")
-        found = [one.seed for one in folder.read().plan()]
-        assert found == [1] if whole else found in ([0], [1])
-        assert [one.seed for one in folder.update(requested(second))] == [1]
-
-    def work(place: Path) -> Any:
-        return StudyFolder(place / "study").update(requested(second), question="And then?")
-
-    assert killed_at_every_moment(tmp_path, prepare, work, check) > 3
