@@ -64,14 +64,8 @@ class Watched(Engine):
     by_the_wall: ClassVar[list[float]] = []
     megabytes: ClassVar[list[float]] = [0.0]
 
-    def map(
-        self,
-        function: Callable[[Any], Any],
-        items: Sequence[Any],
-        *,
-        folder: Path | None = None,
-        stop: Stop | None = None,
-        on_tick: Callable[[], None] = lambda: None,
+    def _map(
+        self, function: Any, items: Sequence[Any], folder: Path | None, stop: Stop, on_tick: Callable[[], None]
     ) -> Iterator[Outcome]:
         def watched() -> None:
             sizes = [largest_megabytes(child.pid) for child in multiprocessing.active_children()]

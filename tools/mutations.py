@@ -263,10 +263,10 @@ FAULTS = [
         "tests/tokenizers/test_layout.py tests/test_promises_layout.py",
     ),
     Fault(
-        "deaths that items came between count as in a row",
+        "the item of a worker that died comes last",
         "runs/engines/local.py",
-        "            self.consecutive_deaths = self.failed_starts = 0\n            one.name =",
-        "            self.failed_starts = 0\n            one.name =",
+        "self.waiting.appendleft(index)",
+        "self.waiting.append(index)",
         "tests/runs/engines/test_local.py",
     ),
     Fault(

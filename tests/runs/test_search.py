@@ -411,8 +411,8 @@ class Elsewhere(Engine):
     why: FailureKind | None = None
     adds: bool = False
 
-    def map(self, function: Any, items: Sequence[Any], **more: Any) -> Iterator[Outcome]:
-        for index, _ in enumerate(items):
+    def _map(self, function: Any, items: Sequence[Any], *more: Any) -> Iterator[Outcome]:
+        for index, item in enumerate(items):
             if self.adds:
                 function.search.add_trial(next_point(function.search, function.search.trials()))
             yield Outcome(index, failure=Failure(self.why, "some reason", 0) if self.why else None)

@@ -47,22 +47,15 @@ class Here(Engine):
 
     failing: tuple[int, ...] = ()
 
-    def map(
-        self,
-        function: Callable[[Any], Any],
-        items: Sequence[Any],
-        *,
-        folder: Path | None = None,
-        stop: Stop | None = None,
-        on_tick: Callable[[], None] = lambda: None,
+    def _map(
+        self, function: Any, items: Sequence[Any], folder: Path | None, stop: Stop, on_tick: Callable[[], None]
     ) -> Iterator[Outcome]:
-        assert stop is not None
         for index, item in enumerate(items):
             on_tick()
             if index in self.failing:
                 yield Outcome(index, failure=KILLED)
             else:
-                yield replace(perform(functools.partial(do, function, item, "ab"[index % 2]), str, stop), index=index)
+                yield replace(perform(functools.partial(do, function, item, "ab"[index % 2]), stop), index=index)
 
     def script(self, function: Callable[[Any], Any], items: Sequence[Any], folder: Path) -> str:
         return "\n".join(map(str, items))
@@ -256,7 +249,7 @@ def test_a_worker_whose_records_are_not_to_be_seen_is_reported(run: Run) -> None
 
     @dataclass(frozen=True)
     class Elsewhere(Here):
-        def map(self, function: Any, items: Sequence[Any], **_: Any) -> Iterator[Outcome]:
+        def _map(self, function: Any, items: Sequence[Any], *_: Any) -> Iterator[Outcome]:
             return (Outcome(index, 1) for index, _ in enumerate(items))
 
     with pytest.raises(

@@ -87,12 +87,8 @@ class Deeds:
             self.die()
         return tries.read_text()
 
-    def die_of_memory(self, count: str) -> None:
-        Path(count).write_text("1")
-        self.die()
-
-    def leave(self) -> None:
-        os._exit(3)
+    def leave(self, status: int) -> None:
+        os._exit(status)
 
     def mistake(self) -> None:
         raise UserError("this name is none")
@@ -108,9 +104,6 @@ class Deeds:
 
     def forget(self) -> None:
         raise MemoryError("no room")
-
-    def interrupt(self) -> None:
-        raise KeyboardInterrupt
 
     def call(self, thing: Any) -> Any:
         return thing()
@@ -156,10 +149,3 @@ class Closed(Deeds):
 
     def __reduce__(self) -> Any:
         return getattr, (Deeds(), "nowhere")
-
-
-class Leaving(Deeds):
-    """Ends every worker that loads it."""
-
-    def __reduce__(self) -> Any:
-        return os._exit, (3,)

@@ -9,9 +9,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from multiprocessing.context import ForkContext, ForkProcess
+from multiprocessing.context import ForkContext
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -20,7 +20,6 @@ from numerate.errors import OperationalError
 from numerate.positions.added import Learned
 from numerate.recipes.study import Study
 from numerate.runs import study as studies
-from numerate.runs.engines import processes
 from numerate.runs.engines.engine import Engine
 from numerate.runs.engines.in_process import InProcess
 from numerate.runs.engines.local import Local
@@ -61,7 +60,7 @@ def _no_report(study: Study, folder: StudyFolder, states: Any) -> Path:
 @pytest.fixture
 def local_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands begin no processes: what they give to `Local` is done in this one."""
-    monkeypatch.setattr(Local, "map", InProcess.map)
+    monkeypatch.setattr(Local, "_map", InProcess._map)
 
 
 @pytest.fixture(scope="session")
@@ -75,35 +74,6 @@ def quietly() -> Callable[[Study, Path], None]:
         assert [one.error for one in done] == [None] * len(done)
 
     return quietly
-
-
-class _Lifelines(ForkContext):
-    """Makes the pipes by which workers notice that their command is gone."""
-
-    def Pipe(self, duplex: bool = True) -> Any:
-        ends = super().Pipe(duplex)
-        _ForkedProcess.closed.append(ends[1])
-        return ends
-
-
-class _Forked(ForkContext):
-    """Starts workers by forking, in the place of `processes._Context`."""
-
-    def __init__(self, variables: Any) -> None:
-        self.process: ForkProcess
-
-    def Process(self, **settings: Any) -> ForkProcess:  # type: ignore[override]
-        self.process = _ForkedProcess(**settings)
-        return self.process
-
-
-class _ForkedProcess(ForkProcess):
-    closed: ClassVar[list[Any]] = []
-
-    def run(self) -> None:
-        for end in self.closed:  # that of the command, which a forked worker would keep open
-            end.close()
-        super().run()
 
 
 class Command:
@@ -126,8 +96,7 @@ class Command:
             os.dup2(number, 2)
             sys.stdout = sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
             studies._write_report = _no_report
-            multiprocessing.get_context = lambda kind: _Lifelines()  # type: ignore[assignment, return-value]
-            processes._Context = _Forked  # type: ignore[assignment, misc]
+            multiprocessing.get_context = lambda kind: ForkContext()  # type: ignore[assignment, return-value]
             more = {"engine": Local(workers=2), **more}
             _, done = run_study(study, runs_dir=self.runs, **more)
             status = max(one.exit_status for one in done)

@@ -154,7 +154,7 @@ def test_a_worker_that_dies_or_has_no_memory_or_never_ends_takes_one_run_down(
     assert kinds("s", runs) == expected
     output = command.output
     assert "endless: took longer than timeout=8 s" in output
-    assert "out of memory in hungry" in output
+    assert "hungry: the machine is out of memory" in output
     assert "deadly: its worker ended by itself with exit status 7" in output
     assert output.count("deadly") == 1, "it was tried three times, and is reported once"
     (deadly,) = (runs / "deadly").iterdir()

@@ -39,6 +39,9 @@ TICK_INTERVAL = 0.5
 DEFAULT_NUM_WORKERS = 64
 """Assumed number of workers if it is unknown: more shards of a grid than needed cost little."""
 
+Function = Callable[[Any], Any]
+OnTick = Callable[[], None]
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -118,15 +121,14 @@ class Engine(Spec, ABC):
         """
         return
 
-    @abstractmethod
     def map(
         self,
-        function: Callable[[Any], Any],
+        function: Function,
         items: Sequence[Any],
         *,
         folder: Path | None = None,
         stop: Stop | None = None,
-        on_tick: Callable[[], None] = lambda: None,
+        on_tick: OnTick = lambda: None,
     ) -> Iterator[Outcome]:
         """Yields one `Outcome` for every item, in the order in which they are completed.
 
@@ -135,8 +137,16 @@ class Engine(Spec, ABC):
         before anything is started if the engine is not available (a package that is not installed, an address that does
         not answer), or if the function cannot be pickled.
         """
+        self.check_available()
+        return self._map(function, items, folder, stop or Stop(), on_tick)
 
-    def script(self, function: Callable[[Any], Any], items: Sequence[Any], folder: Path) -> str:
+    @abstractmethod
+    def _map(
+        self, function: Function, items: Sequence[Any], folder: Path | None, stop: Stop, on_tick: OnTick
+    ) -> Iterator[Outcome]:
+        """What `map` promises, on this engine."""
+
+    def script(self, function: Function, items: Sequence[Any], folder: Path) -> str:
         """The job script that would be submitted, for `--dry-run`. Nothing is started or written.
 
         Raises `UserError` for an engine that submits none.
@@ -144,7 +154,7 @@ class Engine(Spec, ABC):
         raise UserError(f"{type(self).__name__} has no job script; use engine=slurm")
 
 
-def name_of(function: Callable[[Any], Any], item: Any) -> str:
+def name_of(function: Function, item: Any) -> str:
     """The name of an item in errors: as its function says, or as it is printed.
 
     >>> name_of(abs, -3)
@@ -153,7 +163,7 @@ def name_of(function: Callable[[Any], Any], item: Any) -> str:
     return str(getattr(function, "name_of", str)(item))
 
 
-def is_done(function: Callable[[Any], Any], item: Any) -> bool:
+def is_done(function: Function, item: Any) -> bool:
     """Whether the folder of an item shows that it is done, where the function can tell."""
     return bool(getattr(function, "done", lambda item: False)(item))
 

@@ -10,9 +10,9 @@ from numerate.training.lock import LockedError
 from numerate.training.stopping import Stop
 
 
-def not_sent(index: int, name: str, error: Exception) -> Outcome:
+def not_sent(index: int, error: Exception) -> Outcome:
     """The outcome of an item that cannot be pickled."""
-    text = f"{name} cannot be sent to a worker: {error}"
+    text = f"the item cannot be sent to a worker: {error}"
     return Outcome(index, failure=failure_from_exception(TypeError(text).with_traceback(error.__traceback__)))
 
 
@@ -26,45 +26,35 @@ def timeout_failure(seconds: float) -> Failure:
     return Failure("timeout", f"took longer than timeout={seconds:g} s")
 
 
-def oom_killed_failure(name: str) -> Failure:
-    """The failure of an item whose worker the kernel ended to free memory."""
-    text = "its worker was killed, since there was no memory left; use fewer workers, or a smaller batch or model"
-    return Failure("out of memory", f"out of memory in {name}: {text}")
-
-
 def died_failure(reason: str, tries: int, traceback: str | None = None) -> Failure:
     """The failure of an item whose worker died each time, at last for a reason such as "was killed by signal 9"."""
-    times = f", the last of {tries} tries" if tries > 1 else ""
-    return Failure("died", f"its worker {reason}{times}; the same command resumes", traceback=traceback)
+    text = f"its worker {reason}, the last of {tries} tries; the same command resumes"
+    return Failure("died", text, traceback=traceback)
 
 
-def to_failure(error: BaseException, name: str, stop: Stop) -> Failure:
-    """Converts the exception of an item with a name to a `Failure`."""
+def to_failure(error: BaseException, stop: Stop) -> Failure:
+    """Converts the exception of an item to a `Failure`."""
     if isinstance(error, KeyboardInterrupt | SystemExit) and stop.requested:
         return stopped_failure(stop)
     cause = memory.out_of_memory_error(error)
     if cause is not None:
         is_explained = isinstance(error, OperationalError) and memory.is_on_gpu(cause)
         text = str(error) if is_explained else memory.out_of_memory_text(cause)
-        return Failure("out of memory", f"out of memory in {name}: {text}", traceback=_trace(cause))
+        return Failure("out of memory", text, traceback=_trace(cause))
     return failure_from_exception(error)
 
 
 def failure_from_exception(error: BaseException) -> Failure:
     """Converts an exception to a `Failure`. An unexpected one is a user error if it comes from a user's file, otherwise
     an error of the program."""
-    if isinstance(error, UserError | OperationalError):
-        notes = "\n".join(getattr(error, "__notes__", [])) or None
-        if isinstance(error, LockedError):
-            return Failure("busy", str(error), 2)
-        if isinstance(error, UserError):
-            return Failure("user error", str(error), 2, notes)
+    notes = "\n".join(getattr(error, "__notes__", [])) or None
+    if isinstance(error, LockedError):
+        return Failure("busy", str(error), 2)
+    if isinstance(error, UserError):
+        return Failure("user error", str(error), 2, notes)
+    if isinstance(error, OperationalError):
         return Failure("disk full" if disk.is_full(error) else "operational error", str(error), traceback=notes)
-    location = user_code_location(error)
-    if isinstance(error, SystemExit):
-        call = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
-        return Failure("error", f"{call} in {location}" if location else call, traceback=_trace(error))
-    if location is not None and isinstance(error, Exception):
+    if user_code_location(error) is not None:
         return Failure("user error", describe_error(error), 2, _trace(error))
     return Failure("error", f"{describe_error(error)} (--traceback shows where)", traceback=_trace(error))
 

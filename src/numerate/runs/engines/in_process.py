@@ -1,15 +1,14 @@
 """An engine without workers: the process that asks does all items itself."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from numerate.runs.engines.engine import TICK_INTERVAL, Engine, Outcome, name_of, not_started
-from numerate.runs.engines.machine import temporary_environment
-from numerate.runs.engines.worker import perform, thread_variables
+from numerate.runs.engines.engine import TICK_INTERVAL, Engine, Function, OnTick, Outcome, not_started
+from numerate.runs.engines.worker import perform
 from numerate.training.stopping import Stop
 
 
@@ -29,41 +28,28 @@ class InProcess(Engine):
     def num_workers(self) -> int:
         return 1
 
-    def map(
-        self,
-        function: Callable[[Any], Any],
-        items: Sequence[Any],
-        *,
-        folder: Path | None = None,
-        stop: Stop | None = None,
-        on_tick: Callable[[], None] = lambda: None,
+    def _map(
+        self, function: Function, items: Sequence[Any], folder: Path | None, stop: Stop, on_tick: OnTick
     ) -> Iterator[Outcome]:
-        stop = stop or Stop()
-        with temporary_environment(thread_variables(self.threads)), _torch_threads(self.threads):
+        import torch
+
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.threads)
+        try:
             for index, item in enumerate(items):
                 if stop.requested:
                     yield not_started(index, stop)
                     continue
                 with _ticks(on_tick):
-                    outcome = perform(lambda: function(item), lambda: name_of(function, item), stop)  # noqa: B023
+                    outcome = perform(lambda: function(item), stop)  # noqa: B023
                 on_tick()
                 yield replace(outcome, index=index)
+        finally:
+            torch.set_num_threads(threads)
 
 
 @contextmanager
-def _torch_threads(threads: int) -> Iterator[None]:
-    import torch
-
-    previous = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(previous)
-
-
-@contextmanager
-def _ticks(on_tick: Callable[[], None]) -> Iterator[None]:
+def _ticks(on_tick: OnTick) -> Iterator[None]:
     """Calls `on_tick` twice a second, from another thread, meanwhile."""
     ended = threading.Event()
 

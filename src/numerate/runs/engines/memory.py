@@ -1,9 +1,6 @@
-"""Memory that ran out: recognizing it in an error, and processes that the kernel's OOM killer ended."""
+"""Memory that ran out, in an error of any library."""
 
-import contextlib
 import re
-import resource
-from pathlib import Path
 
 from numerate.errors import chain_of_causes
 from numerate.training.disk import format_bytes
@@ -13,27 +10,6 @@ _OUT_OF_MEMORY_PATTERN = re.compile(
     r"STATUS_ALLOC_FAILED",
     re.IGNORECASE,
 )
-
-
-def count_oom_kills(system: Path = Path("/")) -> int:
-    """The number of processes that the kernel's OOM killer has ended so far: in the control group of this process
-    (version 2), otherwise on the machine; 0 if neither can be read. See the kernel's admin-guide/cgroup-v2.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:  # a system without any of these files
-    ...     count_oom_kills(Path(folder))
-    0
-    """
-    groups = system / "sys/fs/cgroup"
-    group = ""
-    with contextlib.suppress(OSError):
-        lines = (system / "proc/self/cgroup").read_text().splitlines()
-        group = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
-    for path in (groups / group / "memory.events", groups / "memory.events", system / "proc/vmstat"):
-        with contextlib.suppress(OSError):
-            if found := re.search(r"^oom_kill (\d+)", path.read_text(), re.MULTILINE):
-                return int(found[1])
-    return 0
 
 
 def out_of_memory_error(error: BaseException) -> BaseException | None:
@@ -60,8 +36,4 @@ def out_of_memory_text(cause: BaseException) -> str:
         message = f"{format_bytes(int(size[1]))} for one tensor"
     if is_on_gpu(cause):
         return f"the GPU is out of memory ({message}); use a smaller batch or model, or fewer workers per GPU"
-    limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
-    if any(limit != resource.RLIM_INFINITY for limit in limits):
-        reason = f"this process is limited ({message})"
-        return f"{reason}; use a larger limit (`ulimit -v`), or a smaller batch or model"
     return f"the machine is out of memory ({message}); use fewer workers, or a smaller batch or model"

@@ -6,15 +6,15 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.runs.engines import engine, failures, worker
-from numerate.runs.engines.engine import Engine, Outcome, name_of, not_started
+from numerate.runs.engines.engine import Engine, Failure, Function, OnTick, Outcome, not_started
 from numerate.runs.engines.ray_cluster import check_reachable, connected_cluster, explain_lost_cluster, import_ray
 from numerate.training.stopping import Stop
 
@@ -45,28 +45,11 @@ class Ray(Engine):
         if not import_ray().is_initialized():
             check_reachable(self.address)
 
-    def map(
-        self,
-        function: Callable[[Any], Any],
-        items: Sequence[Any],
-        *,
-        folder: Path | None = None,
-        stop: Stop | None = None,
-        on_tick: Callable[[], None] = lambda: None,
-    ) -> Iterator[Outcome]:
-        self.check_available()
-        job = worker.Job.of(function, self, import_ray().cloudpickle.dumps)
-        return self._map(job, function, items, stop or Stop(), on_tick)
-
     def _map(
-        self,
-        job: worker.Job,
-        function: Callable[[Any], Any],
-        items: Sequence[Any],
-        stop: Stop,
-        on_tick: Callable[[], None],
+        self, function: Function, items: Sequence[Any], folder: Path | None, stop: Stop, on_tick: OnTick
     ) -> Iterator[Outcome]:
         ray = import_ray()
+        job = worker.Job.of(function, self, ray.cloudpickle.dumps)
         resources = {
             "CPU": float(self.threads if self.num_cpus is None else self.num_cpus),
             "GPU": float(self.num_gpus),
@@ -92,14 +75,13 @@ class Ray(Engine):
                         try:
                             item = ray.cloudpickle.dumps(items[index])
                         except Exception as error:
-                            yield failures.not_sent(index, name_of(function, items[index]), error)
+                            yield failures.not_sent(index, error)
                             continue
                         running[task.remote(job, item, engine.STOP_TIMEOUT)] = (index, time.monotonic())
                     ready, _ = ray.wait(list(running), timeout=engine.TICK_INTERVAL) if running else ([], [])
                     for reference in ready:
                         index, start_time = running.pop(reference)
-                        name = name_of(function, items[index])
-                        yield self._outcome(ray, reference, index, name, start_time, stop)
+                        yield self._outcome(ray, reference, index, start_time, stop)
                     if time.monotonic() - last_tick >= engine.TICK_INTERVAL:
                         on_tick()
                         last_tick = time.monotonic()
@@ -110,14 +92,17 @@ class Ray(Engine):
                         ray.cancel(reference, force=is_hurried)
                     ray.wait(list(running), num_returns=len(running), timeout=0 if is_hurried else engine.STOP_TIMEOUT)
 
-    def _outcome(self, ray: Any, reference: Any, index: int, name: str, start_time: float, stop: Stop) -> Outcome:
+    def _outcome(self, ray: Any, reference: Any, index: int, start_time: float, stop: Stop) -> Outcome:
         seconds, exceptions = time.monotonic() - start_time, ray.exceptions
         try:
-            return worker.received(index, ray.get(reference), stop)
+            return worker.received(index, ray.get(reference))
         except exceptions.TaskCancelledError:
             failure = failures.stopped_failure(stop)
         except exceptions.OutOfMemoryError:
-            failure = failures.oom_killed_failure(name)
+            text = "its worker was killed, since no memory was left; use fewer workers, or a smaller batch or model"
+            failure = Failure("out of memory", text)
+        except exceptions.RayTaskError as error:  # the function could not be loaded
+            raise replace(failures.failure_from_exception(error.cause), traceback=str(error)).to_error() from None
         except (exceptions.RaySystemError, ConnectionError):
             raise
         except exceptions.RayError as error:
@@ -150,15 +135,16 @@ class Ray(Engine):
         return self.workers or count
 
 
-def _do(job: worker.Job, item: bytes, stop_timeout: float) -> worker.Reply:
+def _do(job: worker.Job, item: bytes, stop_timeout: float) -> bytes:
     """A task of Ray. `ray.cancel` interrupts it as Ctrl-C does, which requests the stop of its item."""
     killer = None
     if job.timeout is not None:
         killer = threading.Timer(job.timeout + stop_timeout, os._exit, [1])
         killer.daemon = True
     try:
-        with Stop() as stop:
-            worker.load_quietly(job)
+        worker.load_function(job)
+        stop = worker.ItemStop(job.timeout, handles_signals=True)
+        with stop:
             if killer is not None:
                 killer.start()
             return worker.run_item(job, item, stop, import_ray().cloudpickle.dumps)

@@ -3,7 +3,7 @@
 import contextlib
 import io
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,17 @@ from typing import Any
 from numerate.config import setting
 from numerate.errors import OperationalError, UserError, import_extra, pluralize
 from numerate.runs.engines import engine, slurm_submission, worker
-from numerate.runs.engines.engine import Engine, Failure, Outcome, is_done, name_of, not_started, pickle_value
+from numerate.runs.engines.engine import (
+    Engine,
+    Failure,
+    Function,
+    OnTick,
+    Outcome,
+    is_done,
+    name_of,
+    not_started,
+    pickle_value,
+)
 from numerate.runs.engines.local import Local
 from numerate.runs.engines.slurm_submission import Submission, next_number, running_submissions, say, sleep
 from numerate.runs.engines.slurm_task import ArrayTask
@@ -85,16 +95,9 @@ class Slurm(Engine):
         if shutil.which("sbatch") is None:
             raise UserError("engine: sbatch was not found; run this on a login node of the cluster")
 
-    def map(
-        self,
-        function: Callable[[Any], Any],
-        items: Sequence[Any],
-        *,
-        folder: Path | None = None,
-        stop: Stop | None = None,
-        on_tick: Callable[[], None] = lambda: None,
+    def _map(
+        self, function: Function, items: Sequence[Any], folder: Path | None, stop: Stop, on_tick: OnTick
     ) -> Iterator[Outcome]:
-        self.check_available()
         if folder is None:
             raise UserError("engine: slurm needs a folder shared by all machines of the cluster")
         import cloudpickle
@@ -102,9 +105,9 @@ class Slurm(Engine):
         job = worker.Job.of(function, self, cloudpickle.dumps)
         names = [name_of(function, item) for item in items]
         pickled = [(name, pickle_value(item, name, cloudpickle.dumps)) for name, item in zip(names, items, strict=True)]
-        return self._map(function, job, items, pickled, folder.absolute() / "slurm", stop or Stop(), on_tick)
+        return self._submit_and_follow(function, job, items, pickled, folder.absolute() / "slurm", stop, on_tick)
 
-    def script(self, function: Callable[[Any], Any], items: Sequence[Any], folder: Path) -> str:
+    def script(self, function: Function, items: Sequence[Any], folder: Path) -> str:
         root = folder.absolute() / "slurm"
         new = [index for index, item in enumerate(items) if not is_done(function, item)]
         if not new:
@@ -131,15 +134,15 @@ class Slurm(Engine):
         num_tasks = max(1, min(count, self.array_tasks or min(MAX_ARRAY_TASKS, count // min_items)))
         return [indices[first::num_tasks] for first in range(num_tasks)]
 
-    def _map(
+    def _submit_and_follow(
         self,
-        function: Callable[[Any], Any],
+        function: Function,
         job: worker.Job,
         items: Sequence[Any],
         pickled: Sequence[tuple[str, bytes]],
         root: Path,
         stop: Stop,
-        on_tick: Callable[[], None],
+        on_tick: OnTick,
     ) -> Iterator[Outcome]:
         disk.make_folder(root)
         is_said = False

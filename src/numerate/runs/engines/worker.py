@@ -1,6 +1,5 @@
 """The code inside a worker: does one item at a time, and converts its errors to failures."""
 
-import contextlib
 import functools
 import os
 import pickle
@@ -8,31 +7,22 @@ import re
 import secrets
 import socket
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from numerate.config import UserFile, load_user_files, user_files
-from numerate.runs.engines import memory
-from numerate.runs.engines.engine import Engine, Outcome, name_of, pickle_value
-from numerate.runs.engines.failures import failure_from_exception as failure_from_exception
-from numerate.runs.engines.failures import failure_to_record as failure_to_record
-from numerate.runs.engines.failures import timeout_failure, to_failure
+from numerate.runs.engines.engine import Engine, Function, Outcome, pickle_value
+from numerate.runs.engines.failures import failure_from_exception, timeout_failure, to_failure
 from numerate.training.stopping import Stop
 
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 _stop = Stop(handles_signals=False)
-_warnings: dict[str, None] = {}
+_warnings: list[str] = []
 
 
 def current_stop() -> Stop:
@@ -66,7 +56,7 @@ class Job:
     timeout: float | None
 
     @classmethod
-    def of(cls, function: Callable[[Any], Any], engine: Engine, dumps: Callable[[Any], bytes] = pickle.dumps) -> "Job":
+    def of(cls, function: Function, engine: Engine, dumps: Callable[[Any], bytes] = pickle.dumps) -> "Job":
         """Raises `UserError` for a function that cannot be pickled."""
         name = getattr(function, "__qualname__", type(function).__qualname__)
         path = tuple(os.path.abspath(place) for place in sys.path)
@@ -74,129 +64,78 @@ class Job:
         return cls(pickled, user_files(), path, os.getcwd(), engine.threads, engine.timeout)
 
 
-@dataclass(frozen=True)
-class Reply:
-    """A worker's reply about an item: its outcome (index 0) whose result is pickled, the Python warnings since the last
-    reply, and whether no item can be done, since the function could not be loaded."""
+class ItemStop(Stop):
+    """The stop of an item, which is requested by itself after `timeout` seconds."""
 
-    outcome: Outcome
-    warnings: tuple[str, ...] = ()
-    is_fatal: bool = False
+    def __init__(self, timeout: float | None = None, *, handles_signals: bool = False) -> None:
+        super().__init__(handles_signals=handles_signals)
+        self._timeout, self._start_time = timeout, time.monotonic()
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is over, and not the reason of an earlier request."""
+        is_over = self._timeout is not None and time.monotonic() - self._start_time > self._timeout
+        return is_over and not self._requested
 
-def run_item(job: Job, item: bytes, stop: Stop, dumps: Callable[[Any], bytes] = pickle.dumps) -> Reply:
-    """Does one pickled item, in a worker process."""
-    warnings.showwarning = _collect_warning
-    try:
-        function = load_function(job)
-    except BaseException as error:
-        return Reply(Outcome(0, failure=to_failure(error, "the start of a worker", stop)), is_fatal=True)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(job.threads)
-    outcome = perform(
-        lambda: _call(function, item, dumps), lambda: name_of(function, pickle.loads(item)), stop, job.timeout
-    )
-    texts = tuple(_warnings)
-    _warnings.clear()
-    return Reply(outcome, texts)
-
-
-def perform(call: Callable[[], Any], name: Callable[[], str], stop: Stop, timeout: float | None = None) -> Outcome:
-    """Calls `call` as the current item of this process, and converts its error to a failure. The stop is requested
-    after `timeout` seconds."""
-    start_time, is_late = time.perf_counter(), threading.Event()
-    result, failure = None, None
-    try:
-        with _current(stop), _time_limit(timeout, stop, is_late):
-            result = call()
-    except BaseException as error:
-        item_name = "an item"
-        with contextlib.suppress(Exception):
-            item_name = name()
-        failure = to_failure(error, item_name, stop)
-        if failure.kind == "stopped" and timeout is not None and is_late.is_set():
-            failure = timeout_failure(timeout)
-    return Outcome(0, result, failure, time.perf_counter() - start_time, worker_name())
-
-
-def received(index: int, reply: Reply, stop: Stop) -> Outcome:
-    """The outcome of an item in the command, which issues the worker's warnings as its own.
-
-    Raises the error of a worker that could not load the function.
-    """
-    for text in reply.warnings:
-        warnings.warn(text, stacklevel=2)
-    outcome = replace(reply.outcome, index=index)
-    if outcome.failure is None:
-        try:
-            return replace(outcome, result=pickle.loads(outcome.result))
-        except Exception as error:
-            return replace(outcome, result=None, failure=failure_from_exception(error))
-    if reply.is_fatal and outcome.failure.kind != "stopped":
-        raise outcome.failure.to_error()
-    if outcome.failure.kind == "stopped":
-        return replace(outcome, failure=replace(outcome.failure, status=stop.status or outcome.failure.status))
-    return outcome
+    @property
+    def requested(self) -> bool:
+        return self._requested or self.is_late
 
 
 @functools.cache
-def load_function(job: Job) -> Callable[[Any], Any]:
+def load_function(job: Job) -> Function:
     """Unpickles the function of a job, which imports its libraries: once per worker."""
-    os.environ.update(thread_variables(job.threads))
+    warnings.showwarning = lambda message, *_, **__: _warnings.append(str(message))
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(job.threads)))  # which libraries read on import
     sys.path.extend(place for place in job.sys_path if place not in sys.path)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.chdir(job.folder)
     load_user_files(job.files)
     return pickle.loads(job.function)  # type: ignore[no-any-return]
 
 
-def load_quietly(job: Job) -> None:
-    """Loads the function before the first item, whose time the imports then are not; that says why it fails."""
-    with contextlib.suppress(BaseException):
-        load_function(job)
-
-
-def _call(function: Callable[[Any], Any], item: bytes, dumps: Callable[[Any], bytes]) -> bytes:
-    result = function(pickle.loads(item))
+def run_item(job: Job, item: bytes, stop: ItemStop, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
+    """Does one pickled item. Returns the reply for `received`: its outcome and the warnings since the last reply."""
+    function = load_function(job)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(job.threads)
+    outcome = perform(lambda: function(pickle.loads(item)), stop)
+    if outcome.failure is not None and outcome.failure.kind == "stopped" and stop.is_late:
+        outcome = replace(outcome, failure=timeout_failure(job.timeout or 0.0))
+    texts = tuple(_warnings)
+    _warnings.clear()
     try:
-        return dumps(result)
+        return dumps((outcome, texts))
     except Exception as error:
-        if memory.out_of_memory_error(error) is not None:
-            raise
-        raise TypeError(f"the result cannot be sent to the command: {error}") from error
+        unsent = TypeError(f"the result cannot be sent to the command: {error}").with_traceback(error.__traceback__)
+        failure = to_failure(error if isinstance(error, MemoryError) else unsent, stop)
+        return pickle.dumps((replace(outcome, result=None, failure=failure), texts))
 
 
-def _collect_warning(message: Warning | str, *_: object, **__: object) -> None:
-    _warnings[str(message)] = None
-
-
-@contextlib.contextmanager
-def _current(stop: Stop) -> Iterator[None]:
+def perform(call: Callable[[], Any], stop: Stop) -> Outcome:
+    """Calls `call` as the current item of this process, and converts its error to a failure. Raises `KeyboardInterrupt`
+    where no stop was requested."""
     global _stop
     previous, _stop = _stop, stop
+    start_time, result, failure = time.perf_counter(), None, None
     try:
-        yield
+        result = call()
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and not stop.requested:
+            raise
+        failure = to_failure(error, stop)
     finally:
         _stop = previous
+    return Outcome(0, result, failure, time.perf_counter() - start_time, worker_name())
 
 
-@contextlib.contextmanager
-def _time_limit(seconds: float | None, stop: Stop, is_late: threading.Event) -> Iterator[None]:
-    def expire() -> None:
-        is_late.set()
-        stop.request()
-
-    timer = None if seconds is None else threading.Timer(seconds, expire)
-    if timer is not None:
-        timer.daemon = True
-        timer.start()
+def received(index: int, reply: bytes) -> Outcome:
+    """The outcome of an item in the command, which issues the worker's warnings as its own."""
     try:
-        yield
-    finally:
-        if timer is not None:
-            timer.cancel()
-
-
-def thread_variables(threads: int) -> dict[str, str]:
-    """The environment variables that limit libraries to a number of threads; they are read on import."""
-    return dict.fromkeys(_THREAD_VARIABLES, str(threads))
+        outcome, texts = pickle.loads(reply)  # of types Outcome and tuple[str, ...]
+    except Exception as error:
+        return Outcome(index, failure=failure_from_exception(error))
+    for text in texts:
+        warnings.warn(text, stacklevel=2)
+    done: Outcome = replace(outcome, index=index)
+    return done
