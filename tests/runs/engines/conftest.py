@@ -9,9 +9,9 @@ import pytest
 def cluster() -> Iterator[None]:
     """One cluster of two CPUs, since its start takes seconds."""
     pytest.importorskip("ray", reason="the package ray is not installed; pip install 'numerate[ray]'")
-    from numerate.runs.engines import ray_cluster
+    from numerate.runs.engines import ray
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
-        with ray_cluster.connected_cluster(ray_cluster.import_ray(), None, 2):
+        with ray.connected_cluster(None, 2):
             yield

@@ -1,9 +1,10 @@
 """A stand-in for a Slurm cluster: `sbatch`, `srun`, `squeue`, `scontrol` and `scancel`, as if this machine were one.
 
-A folder has a file per task with its state, `77_0` (`77` of a job that is no array), and `77_0.pid` with the process
-that srun started.
+A folder has a file per task with its state, `77_0` (`77` of a job that is no array), `77_0.pid` with the process that
+srun started, and `77.name`. While there is a file `mute` squeue fails, and a file `blink` makes it print nothing once.
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -34,8 +35,9 @@ def sbatch(folder: Path, script: str) -> None:
     text = Path(script).read_text()
     if "partition=nowhere" in text:
         sys.exit("sbatch: error: invalid partition specified: nowhere")
-    job = str(77 + len({path.name.partition("_")[0] for path in folder.glob("[0-9]*")} - {""}))
+    job = str(77 + len(list(folder.glob("*.name"))))
     found = re.search("array=0-([0-9]+)", text)
+    (folder / f"{job}.name").write_text(re.search("job-name=(.*)", text)[1])  # type: ignore[index]
     for task in map(str, range(int(found[1]) + 1)) if found else [""]:
         (folder / _name(job, task)).write_text("PENDING")
         command = [sys.executable, "-S", __file__, str(folder), "supervise", script, job, task]
@@ -50,7 +52,7 @@ def supervise(folder: Path, script: str, job: str, task: str) -> None:
     environment = dict(os.environ, SLURM_JOB_ID=job)
     if task:
         environment |= {"SLURM_ARRAY_JOB_ID": job, "SLURM_ARRAY_TASK_ID": task}
-    while True:
+    while state.read_text() != "CANCELLED":
         state.write_text("RUNNING")
         status = subprocess.call(["bash", script], env=environment)
         if not requeued.exists():
@@ -73,14 +75,19 @@ def srun(folder: Path, *words: str) -> None:
     os.execvp(rest[0], rest)
 
 
+def named(folder: Path, option: str) -> list[Path]:
+    """The tasks of the jobs of a name."""
+    jobs = [path.stem for path in folder.glob("*.name") if f"--name={path.read_text()}" == option]
+    return sorted(path for path in folder.glob("[0-9]*") if not path.suffix and path.name.partition("_")[0] in jobs)
+
+
 def squeue(folder: Path, *words: str) -> None:
     if (folder / "mute").exists():
         sys.exit("slurm_load_jobs error: Unable to contact slurm controller")
-    (jobs,) = (word.removeprefix("--jobs=") for word in words if word.startswith("--jobs="))
-    states = [path for path in folder.glob(f"{jobs}*") if not path.suffix]
-    if not states:
-        sys.exit("slurm_load_jobs error: Invalid job id specified")
-    for path in states:
+    if (folder / "blink").exists():
+        return (folder / "blink").unlink()
+    (option,) = (word for word in words if word.startswith("--name="))
+    for path in named(folder, option):
         print(f"{path.name}|{path.read_text()}")
 
 
@@ -90,9 +97,10 @@ def scontrol(folder: Path, verb: str, task: str) -> None:
 
 
 def scancel(folder: Path, job: str) -> None:
-    for path in list(folder.glob(f"{job}*")):
-        if not path.suffix:
-            path.write_text("CANCELLED")
+    tasks = named(folder, job) if job.startswith("--name") else [folder / job]
+    for path in tasks:
+        path.write_text("CANCELLED")
+        with contextlib.suppress(OSError):
             os.kill(int((folder / f"{path.name}.pid").read_text()), signal.SIGKILL)
 
 

@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parent))  # workers look for modules where we
 from engine_deeds import Deeds, done
 
 from numerate.errors import UserError
-from numerate.runs.engines import Ray
+from numerate.runs.engines import Ray, engine
 from numerate.training.stopping import Stop
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the package ray is not installed")
@@ -42,9 +42,19 @@ def test_workers_that_find_no_place_are_spoken_of() -> None:
         if time.monotonic() - waited > 2:
             stop.request()
 
-    with pytest.warns(UserWarning, match=r"no node of the Ray cluster has room .*CPU=64; .* waiting for more nodes"):
+    with pytest.warns(UserWarning, match=r"no node of the Ray cluster has room .*CPU=64; waiting for more nodes"):
         found = list(Ray(workers=1, num_cpus=64).map(Deeds(), [("square", 1)], stop=stop, on_tick=ask))
     assert done(found) == {0: "stopped"}
+
+
+@in_a_cluster
+def test_an_item_that_ignores_its_time_limit_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "STOP_TIMEOUT", 0.7)
+    began = tmp_path / "began"
+    assert done(list(Ray(workers=1, timeout=0.7).map(Deeds(), [("stuck", str(began))]))) == {0: "timeout"}
+    assert began.read_text() == "x"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +82,7 @@ def test_an_address_where_nobody_answers_is_refused_at_once(
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"the package ray is not installed; pip install 'numerate\[ray\]'"):
-        Ray().map(Deeds(), [("square", 1)])
+        list(Ray().map(Deeds(), [("square", 1)]))
     with pytest.raises(UserError, match=r"the package ray is not installed"):
         Ray().check_available()
 
@@ -81,7 +91,7 @@ SCRIPT = """
 import os, signal, sys
 sys.path.append({here!r})
 from engine_deeds import Deeds
-from numerate.runs.engines import Ray
+from numerate.runs.engines import Ray, engine
 from numerate.training.stopping import Stop
 
 class Own:

@@ -14,7 +14,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,16 @@ import slurm_cluster
 from engine_deeds import done as results
 from slurm_diary import Diary
 
+from numerate import recipe
 from numerate.config import load_user_parts
 from numerate.errors import OperationalError, UserError
-from numerate.runs.engines import Local, Slurm, slurm_submission
+from numerate.recipes.study import Study
+from numerate.runs.engines import Local, Slurm, slurm, slurm_queue
 from numerate.runs.engines.engine import Failure, Outcome
-from numerate.runs.engines.slurm_submission import Submission
-from numerate.runs.engines.slurm_task import ArrayTask, Line, LineReader
+from numerate.runs.engines.slurm_queue import Queue
+from numerate.runs.engines.slurm_task import ArrayTask, read_outcomes
 from numerate.runs.engines.worker import Job
+from numerate.runs.study import run_study
 from numerate.training.stopping import Stop
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="submitit is not installed")
@@ -55,8 +58,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cluster"
     slurm_cluster.install(folder)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(slurm_submission, "QUERY_INTERVAL", 0.3)
-    monkeypatch.setattr(slurm_submission, "READ_INTERVAL", 0.1)
+    monkeypatch.setattr(slurm, "POLL_INTERVAL", 0.2)
     return folder
 
 
@@ -107,7 +109,7 @@ def test_the_script_says_what_was_requested_and_writes_nothing(tmp_path: Path, m
         "# 13 items in 5 tasks of at most 3, on 6 workers of 1 thread each.",
         "# Task 0: run 0, run 5, run 10",
     ]
-    logs = tmp_path / "slurm" / "1" / "logs"
+    logs = tmp_path / "slurm" / "1"
     assert {line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")} == {
         "account=sums",
         "array=0-4%2",
@@ -117,7 +119,7 @@ def test_the_script_says_what_was_requested_and_writes_nothing(tmp_path: Path, m
         "exclude=node7",
         "exclusive",
         "gpus-per-node=2",
-        "job-name=numerate",
+        f"job-name={Queue(tmp_path / 'slurm').name}",
         "mem=24576M",
         "nodes=1",
         "ntasks-per-node=1",
@@ -140,7 +142,7 @@ def test_the_script_says_what_was_requested_and_writes_nothing(tmp_path: Path, m
 
 def test_tasks_are_as_many_as_keeps_every_worker_busy_for_a_while() -> None:
     def tasks(count: int, **settings: Any) -> int:
-        found = Slurm(**settings)._split(range(count))
+        found = Slurm(**settings).split(range(count))
         assert sorted(index for indices in found for index in indices) == list(range(count))
         return len(found)
 
@@ -168,8 +170,8 @@ def test_what_is_missing_is_reported_before_anything_is_written(
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UserError, match=r"submitit is not installed; pip install 'numerate\[slurm\]'"):
         check(ONE)
-    with pytest.raises(UserError, match="setup: must be a single line"):
-        Slurm(setup=("a\nb",))
+    with pytest.raises(UserError, match="sbatch_options: job-name cannot be set"):
+        Slurm(sbatch_options=("job-name=mine",))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -181,21 +183,57 @@ def test_what_is_stopped_or_cannot_be_sent_or_is_refused_by_sbatch_is_not_submit
     not_started = {0: "not started", 1: "not started"}
     assert results(list(ONE.map(diary, ["a", "b"], folder=tmp_path, stop=stop))) == not_started
     with pytest.raises(UserError, match="slurm needs a folder shared by all machines of the cluster"):
-        ONE.map(diary, ["a"])
+        list(ONE.map(diary, ["a"]))
     with pytest.raises(UserError, match="cannot be sent to a worker: cannot pickle"):
-        ONE.map(diary, [threading.Lock()], folder=tmp_path)
+        list(ONE.map(diary, [threading.Lock()], folder=tmp_path))
     refused = "sbatch rejected the job: sbatch: error: invalid partition specified: nowhere"
     with pytest.raises(OperationalError, match=refused):
         list(Slurm(partition="nowhere", array_tasks=2).map(diary, ["a", "b"], folder=tmp_path))
     assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
 
 
-def test_a_damaged_list_of_jobs_is_refused_and_a_command_in_it_is_none(tmp_path: Path, cluster: Path) -> None:
-    (tmp_path / "slurm" / "1").mkdir(parents=True)
-    for text in ("{", '{"jobs": ["1; rm x"]}', '{"jobs": ["../1"]}', '{"jobs": [], "more": 1}'):
-        (tmp_path / "slurm" / "1" / "jobs.json").write_text(text)
-        with pytest.raises(UserError, match=r"jobs\.json: is damaged"):
-            list(ONE.map(Diary(""), ["a"], folder=tmp_path))
+def test_what_was_submitted_when_the_disk_is_full_is_cancelled(
+    cluster: Path, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "symlink_to", lambda *_: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+    with pytest.raises(OperationalError, match=r"the disk is full.* Nothing was submitted\."):
+        list(ONE.map(diary, ["a"], folder=tmp_path))
+    assert (cluster / "77").read_text() == "CANCELLED"
+    assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
+
+
+# What squeue says -----------------------------------------------------------------------------------------------------
+
+
+def test_one_squeue_tells_of_all_jobs_and_three_answers_end_one(cluster: Path, tmp_path: Path) -> None:
+    queue = Queue(tmp_path / "slurm")
+    for job, name in (("77", queue.name), ("78", queue.name), ("79", Queue(tmp_path / "other").name)):
+        (cluster / f"{job}.name").write_text(name)
+        (cluster / f"{job}_0").write_text("RUNNING")
+    assert f"the jobs of an earlier command: Slurm jobs {queue.name} (`squeue --name=" in str(queue.obstacle())
+    (cluster / "77_0").unlink()
+    for _ in range(slurm_queue.CONFIRMATIONS):
+        (cluster / "blink").touch()
+        assert queue.obstacle() is not None, "an empty answer is none"
+        assert queue.obstacle() is not None
+    (cluster / "78_0").write_text("NODE_FAIL")
+    (cluster / "mute").touch()
+    for _ in range(slurm_queue.CONFIRMATIONS):
+        assert "squeue, which does not answer (slurm_load_jobs error: Unable" in str(queue.obstacle())
+    (cluster / "mute").unlink()
+    assert [queue.obstacle() is None for _ in range(slurm_queue.CONFIRMATIONS)] == [False, False, True]
+    assert [queue.has_ended(job) for job in ("77_0", "78_0", "79_0")] == [True, True, False]
+    assert (queue.state("77_0"), queue.state("78_0")) == ("unknown to squeue", "NODE_FAIL")
+    assert Queue(tmp_path / "slurm").obstacle() is None, "what has ended before concerns nobody"
+
+
+def test_a_command_does_not_wait_for_ever_for_squeue(
+    cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_queue, "MAX_SILENT", 3)
+    (cluster / "mute").touch()
+    with pytest.raises(OperationalError, match=r"squeue does not answer .*; the same command tries again"):
+        list(ONE.map(Diary(""), ["a"], folder=tmp_path))
 
 
 # A cluster of scripts -------------------------------------------------------------------------------------------------
@@ -218,7 +256,7 @@ def test_an_array_runs_as_its_script_was_shown_with_a_function_of_a_users_file(c
     engine = Slurm(array_tasks=2, workers=1, cpus_per_task=1)
     shown = engine.script(function, [1, 2, 3], tmp_path).splitlines()
     assert results(list(engine.map(function, [1, 2, 3], folder=tmp_path))) == {0: 2, 1: 4, 2: 6}
-    sent = (tmp_path / "slurm/1/logs/77_submission.sh").read_text().splitlines()
+    sent = (tmp_path / "slurm/1/77_submission.sh").read_text().splitlines()
     assert [shown[0], *shown[3:]] == sent
     assert not (cluster / "asked").exists(), "no accounting is asked"
 
@@ -227,9 +265,8 @@ def test_an_array_runs_as_its_script_was_shown_with_a_function_of_a_users_file(c
 def test_each_result_arrives_when_it_is_there_and_a_dying_worker_takes_one_item(
     cluster: Path, diary: Diary, tmp_path: Path
 ) -> None:
-    items = ["quick", "kill", "refuse", "until go"]
     found = []
-    for one in ONE.map(diary, items, folder=tmp_path):
+    for one in ONE.map(diary, ["quick", "kill", "refuse", "until go"], folder=tmp_path):
         found.append(one)
         if one.index == 0:
             happen(diary, "go")
@@ -248,81 +285,52 @@ def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them_and_
         found.append(one)
         stop.request()
     assert results(found) == {0: "QUICK", 1: "stopped"}
-    assert "Slurm task 77 keeps running" in text_of(found[1])
-    assert "1 item left to Slurm job 77 (`squeue -j 77` shows it, `scancel 77` ends it)" in capfd.readouterr().err
-    assert "# Submitted after the end of: Slurm job 77" in ONE.script(diary, ["until go"], tmp_path)
+    assert text_of(found[1]) == "Slurm task 77 keeps running"
+    jobs = str(Queue(tmp_path / "slurm"))
+    assert f"1 item left to {jobs}. The same command waits" in capfd.readouterr().err
     without_wait = list(replace(ONE, wait=False).map(diary, ["new"], folder=tmp_path))
-    assert text_of(without_wait[0]) == "jobs of an earlier command are queued or running"
+    assert text_of(without_wait[0]) == f"not submitted; first come the jobs of an earlier command: {jobs}"
     threading.Timer(1.0, happen, (diary, "go")).start()
+    (cluster / "blink").touch()
     again = list(ONE.map(diary, ["until go", "new"], folder=tmp_path))
     assert results(again) == {0: None, 1: "NEW"}
-    assert "waits for the jobs of an earlier command: Slurm job 77" in capfd.readouterr().err
+    assert f"waits for the jobs of an earlier command: {jobs}" in capfd.readouterr().err
     assert diary.count("begun: until go") == 1
     assert diary.count("checkpoint: go") == 0
-
-
-@pytest.mark.slow
-def test_two_commands_at_once_submit_nothing_twice(cluster: Path, diary: Diary, tmp_path: Path) -> None:
-    items, found = ["a", "b"], [[], []]  # type: tuple[list[str], list[list[Outcome]]]
-    commands = [
-        threading.Thread(target=lambda number=number: found[number].extend(ONE.map(diary, items, folder=tmp_path)))
-        for number in (0, 1)
-    ]
-    for thread in commands:
-        thread.start()
-    for thread in commands:
-        thread.join(60)
-    assert sorted(map(str, map(results, found))) == ["{0: 'A', 1: 'B'}", "{0: None, 1: None}"]
-    assert [diary.count(f"begun: {item}") for item in items] == [1, 1]
 
 
 SCRIPT = """
     import sys
     from pathlib import Path
-    from numerate.runs.engines import Slurm, slurm_submission
+    from numerate.runs.engines import Slurm, slurm
 
     class Notes:
         def __init__(self, folder):
             self.folder = Path(folder)
 
         def __call__(self, item):
-            import time
-
             with open(self.folder / "notes.txt", "a") as file:
                 file.write(item)
-            while not (self.folder / item).exists():
-                time.sleep(0.02)
-            (self.folder / "done").touch()
+            return item
 
         def done(self, item):
-            return (self.folder / "done").exists()
+            return (self.folder / "notes.txt").exists()
 
-    slurm_submission.QUERY_INTERVAL = 0.3
+    slurm.POLL_INTERVAL = 0.3
     if __name__ == "__main__":
         engine = Slurm(array_tasks=1, workers=1, minutes=5)
         for one in engine.map(Notes(sys.argv[1]), ["a"], folder=Path(sys.argv[1])):
-            print(one.failure, flush=True)
+            print(one.result, one.failure)
 """
 
 
 @pytest.mark.slow
-def test_a_command_that_is_killed_is_taken_up_by_the_next_also_with_a_class_of_a_script(
-    cluster: Path, tmp_path: Path
-) -> None:
-    script = tmp_path / "notes.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    command = [sys.executable, str(script), str(tmp_path)]
-    notes = tmp_path / "notes.txt"
-    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as first:
-        wait_until(notes.exists)
-        os.killpg(first.pid, signal.SIGINT)  # as a terminal does, to the command and to what it began
-        first.kill()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as second:
-        assert second.stderr is not None
-        assert "waits for the jobs of an earlier command" in second.stderr.readline()
-        (tmp_path / "a").touch()
-        assert second.communicate(timeout=60)[0] == "None\n"
-    assert notes.read_text() == "a"
+def test_two_commands_at_once_submit_nothing_twice_also_with_a_class_of_a_script(cluster: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.py").write_text(textwrap.dedent(SCRIPT))
+    command = [sys.executable, str(tmp_path / "notes.py"), str(tmp_path)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert sorted(one.communicate(timeout=60)[0] for one in both) == ["None None\n", "a None\n"]
+    assert (tmp_path / "notes.txt").read_text() == "a"
 
 
 @pytest.mark.slow
@@ -347,13 +355,12 @@ def test_a_task_that_is_warned_or_preempted_lets_runs_write_checkpoints_and_cont
 
 
 @pytest.mark.slow
-def test_tasks_that_are_cancelled_or_lost_or_whose_node_fails_take_their_own_items_and_silence_of_squeue_is_no_death(
+def test_tasks_that_are_cancelled_or_lost_or_whose_node_fails_take_no_item_down_and_silence_of_squeue_is_no_death(
     cluster: Path, diary: Diary, tmp_path: Path
 ) -> None:
-    (cluster / "mute").touch()
-
     def fail() -> None:
         wait_until(lambda: all(diary.count(f"begun: until {name}") == 1 for name in ("a", "b", "c", "go")))
+        (cluster / "mute").touch()
         kill(cluster, "77_0", signal.SIGKILL)
         slurm_cluster.scancel(cluster, "77_1")
         (cluster / "77_2").unlink()
@@ -370,71 +377,73 @@ def test_tasks_that_are_cancelled_or_lost_or_whose_node_fails_take_their_own_ite
         happen(diary, "go")
         found.append(one)
     failing.join()
-    assert results(found) == {0: "died", 1: "died", 2: "died", 3: "UNTIL GO"}
+    assert results(found) == {0: "stopped", 1: "stopped", 2: "stopped", 3: "UNTIL GO"}
     texts = {one.index: text_of(one) for one in found if one.failure is not None}
-    for index, state in enumerate(("NODE_FAIL", "CANCELLED", "GONE")):
-        assert f"its Slurm task 77_{index} ended before the item was finished ({state}); log: " in texts[index]
+    for index, state in enumerate(("NODE_FAIL", "CANCELLED", "unknown to squeue")):
+        assert f"its Slurm task 77_{index} ended before all its items did ({state}); log: {tmp_path}" in texts[index]
+        assert texts[index].endswith("_0_log.err; the same command resumes")
     happen(diary, "a")
     assert results(list(ONE.map(diary, ["until a"], folder=tmp_path))) == {0: "UNTIL A"}
+
+
+@pytest.mark.slow
+def test_a_run_whose_task_is_lost_has_not_failed_and_is_taken_up_by_the_same_command(
+    cluster: Path, tmp_path: Path
+) -> None:
+    small = "model.hidden_size=16 training.steps=2 training.batch_size=8 training.shuffle_window=1 evaluation.grid=1x1"
+    study, runs = Study("s", "?", (recipe("addition_rotary", *small.split()),)), tmp_path / "runs"
+
+    def lose() -> None:
+        wait_until((cluster / "77.pid").exists)
+        kill(cluster, "77", signal.SIGKILL)
+
+    losing = threading.Thread(target=lose)
+    losing.start()
+    _, (lost,) = run_study(study, runs_dir=runs, engine=ONE)
+    losing.join()
+    assert lost.is_resumable
+    assert "its Slurm task 77 ended before all its items did (NODE_FAIL); log: " in str(lost.error)
+    _, (taken_up,) = run_study(study, runs_dir=runs, engine=ONE)
+    assert taken_up.error is None
 
 
 # What tasks write -----------------------------------------------------------------------------------------------------
 
 
 def test_what_is_queued_again_is_the_same_task_which_skips_what_is_done(diary: Diary, tmp_path: Path) -> None:
-    items = tuple((number, name, pickle.dumps(name)) for number, name in enumerate(["quick", "slow"]))
-    path = tmp_path / "0000.jsonl"
-    task = ArrayTask(str(path), Job.of(diary, Local()), items, Local(workers=1))
-    path.write_bytes(msgspec.json.encode(Line(0, 1.0, "w", "QUICK")) + b"\n")
+    path, items = tmp_path / "0000.jsonl", {4: pickle.dumps("quick"), 7: pickle.dumps("slow")}
+    task = ArrayTask(path, Job.of(diary, Local()), items, Local(workers=1))
+    path.write_bytes(msgspec.json.encode(asdict(Outcome(4, "QUICK"))) + b"\n")
     again = task.checkpoint()
     assert again.function is task
     again.result()
     assert diary.count("begun: quick") == 0
-    assert [line.result for line in LineReader(path).read()] == ["QUICK", "SLOW"]
+    assert [(line.index, line.result) for line in read_outcomes(path)[0]] == [(4, "QUICK"), (7, "SLOW")]
     assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
 
 
-def test_a_result_that_is_no_plain_data_is_a_failure_with_the_name_of_its_item(tmp_path: Path) -> None:
+def test_a_result_that_is_no_plain_data_is_a_failure(tmp_path: Path) -> None:
     path = tmp_path / "0000.jsonl"
-    items = ((0, "a", pickle.dumps(())),)
-    ArrayTask(str(path), Job.of(object.__new__, Local()), items, Local(workers=1))()
-    (line,) = LineReader(path).read()
-    assert line.failure is not None
-    assert line.failure.kind in ("error", "user error")
+    ArrayTask(path, Job.of(set, Local()), {0: pickle.dumps("a")}, Local(workers=1))()
+    (line,) = read_outcomes(path)[0]
+    assert line.failure == Failure("user error", "on Slurm a result must be JSON data, not set", 2)
 
 
 def test_lines_that_a_task_did_not_write_so_are_not_believed_and_nothing_is_unpickled(tmp_path: Path) -> None:
     pickled = base64.b64encode(pickle.dumps(Payload(tmp_path / "ran"))).decode()
     path = tmp_path / "0000.jsonl"
-    good = b'{"item":1,"seconds":1.0,"worker":"w","result":"%s"}\n' % pickled.encode()
+    good = b'{"index":1,"seconds":1.0,"worker":"w","result":"%s"}\n' % pickled.encode()
     bad = [
         b"nonsense",
-        b'{"item":"one","seconds":1.0,"worker":"w"}',
-        b'{"item":0,"seconds":"long","worker":"w"}',
-        b'{"item":0,"seconds":1.0,"worker":"w","failure":{"kind":"unheard of","text":"no"}}',
-        b'{"item":0,"seconds":1.0,"worker":"w","pickled":"%s"}' % pickled.encode(),
+        b'{"index":"one"}',
+        b'{"index":0,"seconds":"long"}',
+        b'{"index":0,"failure":{"kind":"unheard of","text":"no"}}',
         b"[" * 10_000,
     ]
-    path.write_bytes(b"\n".join(bad) + b"\n" + good + b'{"item":2,"seconds":1.0')
-    reader = LineReader(path)
-    assert [(line.item, line.result) for line in reader.read()] == [(1, pickled)]
+    path.write_bytes(b"\n".join(bad) + b"\n" + good + b'{"index":2,"seconds":1.0')
+    found, position = read_outcomes(path)
+    assert [(line.index, line.result) for line in found] == [(1, pickled)]
     with open(path, "ab") as file:
         file.write(b',"worker":"w"}\n')
-    assert [line.item for line in reader.read()] == [2]
+    assert [line.index for line in read_outcomes(path, position)[0]] == [2]
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_task_that_is_over_too_early_is_explained_by_its_state_and_its_log(tmp_path: Path) -> None:
-    submission = Submission(tmp_path, ["77_0", "77_1"])
-    (tmp_path / "logs").mkdir()
-    ended = "its Slurm task 77_0 ended before the item was finished (CANCELLED); the same command resumes"
-    assert submission.failure(0, "CANCELLED").text == ended
-    assert "if the machines of the cluster do not share this folder, runs_dir=" in submission.failure(1, "FAILED").text
-    log = tmp_path / "logs" / "77_1_0_log.err"
-    log.write_text("ModuleNotFoundError: No module named 'acme'\nsrun: error: node7: task 0: Exited\n")
-    failure = submission.failure(1, "TIMEOUT")
-    assert failure.is_transient
-    assert failure.text == (
-        "its Slurm task 77_1 ended before the item was finished (TIMEOUT); engine.minutes= gives a task more time; "
-        f"log: {log} (ModuleNotFoundError: No module named 'acme'); the same command resumes"
-    )

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -45,32 +45,42 @@ class Local(Engine):
     def _map(
         self, function: Function, items: Sequence[Any], folder: Path | None, stop: Stop, on_tick: OnTick
     ) -> Iterator[Outcome]:
-        return self.map_with(function, items, stop, on_tick)
+        return self.map_job(worker.Job.of(function, self), items, stop, on_tick)
 
-    def map_with(
+    def map_job(
         self,
-        function: Function,
+        job: worker.Job,
         items: Sequence[Any],
         stop: Stop,
         on_tick: OnTick = lambda: None,
         *,
+        dumps: Callable[[Any], bytes] = pickle.dumps,
         stop_timeout: float | None = None,
     ) -> Iterator[Outcome]:
-        """Like `map`; running items have so many seconds to stop."""
+        """Like `map`, for the function of a job and items that `dumps` pickles; running items have so many seconds to
+        stop."""
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             os._exit(1)  # a worker that imports a script without a guard, which the command explains
-        job, num_workers = worker.Job.of(function, self), min(self.num_workers, len(items))
+        num_workers = min(self.num_workers, len(items))
         seconds = engine.STOP_TIMEOUT if stop_timeout is None else stop_timeout
-        return _Map(job, items, num_workers, stop, on_tick, seconds).run()
+        return _Map(job, items, num_workers, stop, on_tick, dumps, seconds).run()
 
 
 class _Map:
     """One call of `map`: gives items to idle workers, replaces workers that died, and tries their items again."""
 
     def __init__(
-        self, job: worker.Job, items: Sequence[Any], num_workers: int, stop: Stop, on_tick: OnTick, stop_timeout: float
+        self,
+        job: worker.Job,
+        items: Sequence[Any],
+        num_workers: int,
+        stop: Stop,
+        on_tick: OnTick,
+        dumps: Callable[[Any], bytes],
+        stop_timeout: float,
     ) -> None:
         self.job, self.items, self.stop, self.on_tick, self.stop_timeout = job, items, stop, on_tick, stop_timeout
+        self.dumps = dumps
         self.waiting = deque(range(len(items)))
         self.deaths: Counter[int] = Counter()  # by item
         self.failed_starts, self.num_workers = 0, num_workers
@@ -139,7 +149,7 @@ class _Map:
             while self.waiting and one.is_ready and one.index is None:
                 index = self.waiting.popleft()
                 try:
-                    one.give(index, pickle.dumps(self.items[index]), self.job.timeout)
+                    one.give(index, self.dumps(self.items[index]), self.job.timeout)
                 except Exception as error:
                     yield failures.not_sent(index, error)
             if not self.waiting and one.index is None:

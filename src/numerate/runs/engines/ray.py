@@ -1,22 +1,30 @@
-"""Workers on a Ray cluster: each item is a task, which Ray starts again when its worker dies."""
+"""Workers on a Ray cluster: each item is a task of Ray, on an existing cluster or one of this machine."""
 
+import contextlib
+import faulthandler
+import logging
 import math
 import os
+import re
+import signal
+import socket
 import threading
 import time
 import warnings
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from numerate.config import setting
-from numerate.errors import UserError
+from numerate.errors import OperationalError, UserError, import_extra
 from numerate.runs.engines import engine, failures, worker
 from numerate.runs.engines.engine import Engine, Failure, Function, OnTick, Outcome, not_started
-from numerate.runs.engines.ray_cluster import check_reachable, connected_cluster, explain_lost_cluster, import_ray
+from numerate.runs.engines.machine import num_available_cpus
 from numerate.training.stopping import Stop
+
+_OBJECT_STORE_MEMORY = 256 * 2**20  # bytes of shared memory of a new local cluster; items and results are small
 
 
 @dataclass(frozen=True)
@@ -43,30 +51,26 @@ class Ray(Engine):
 
     def check_available(self) -> None:
         if not import_ray().is_initialized():
-            check_reachable(self.address)
+            _reachable(self.address)
 
     def _map(
         self, function: Function, items: Sequence[Any], folder: Path | None, stop: Stop, on_tick: OnTick
     ) -> Iterator[Outcome]:
-        ray = import_ray()
+        ray, cpus = import_ray(), self.threads if self.num_cpus is None else self.num_cpus
         job = worker.Job.of(function, self, ray.cloudpickle.dumps)
-        resources = {
-            "CPU": float(self.threads if self.num_cpus is None else self.num_cpus),
-            "GPU": float(self.num_gpus),
-        }
-        with connected_cluster(ray, self.address, (self.workers or 1) * resources["CPU"]), explain_lost_cluster(ray):
-            num_workers = self._num_workers(ray, resources)
-            options = {"num_cpus": resources["CPU"], "num_gpus": resources["GPU"], "max_retries": engine.MAX_TRIES - 1}
-            task = ray.remote(**options)(_do)
-            waiting, running = deque(range(len(items))), dict[Any, tuple[int, float]]()
-            kill_at = math.inf
-            last_tick = time.monotonic()
+        with connected_cluster(self.address, (self.workers or 1) * cpus):
+            num_workers = self._num_workers(cpus)
+            # Workers that died are replaced here: Ray's own retries would not know which ones were late.
+            task = ray.remote(num_cpus=cpus, num_gpus=self.num_gpus, max_retries=0)(_do)
+            waiting, tries = deque(range(len(items))), Counter[int]()
+            running: dict[Any, tuple[int, float]] = {}
+            kill_at, last_tick = math.inf, time.monotonic()
             try:
                 while waiting or running:
                     if stop.requested:
                         yield from (not_started(index, stop) for index in waiting)
                         waiting.clear()
-                        if time.monotonic() >= kill_at or kill_at == math.inf:
+                        if kill_at == math.inf or time.monotonic() >= kill_at:
                             for reference in running:
                                 ray.cancel(reference, force=kill_at < math.inf)
                             kill_at = time.monotonic() + engine.STOP_TIMEOUT
@@ -81,7 +85,12 @@ class Ray(Engine):
                     ready, _ = ray.wait(list(running), timeout=engine.TICK_INTERVAL) if running else ([], [])
                     for reference in ready:
                         index, start_time = running.pop(reference)
-                        yield self._outcome(ray, reference, index, start_time, stop)
+                        tries[index] += 1
+                        outcome = self._outcome(reference, index, time.monotonic() - start_time, tries[index], stop)
+                        if outcome is None:
+                            waiting.appendleft(index)
+                        else:
+                            yield outcome
                     if time.monotonic() - last_tick >= engine.TICK_INTERVAL:
                         on_tick()
                         last_tick = time.monotonic()
@@ -92,73 +101,120 @@ class Ray(Engine):
                         ray.cancel(reference, force=is_hurried)
                     ray.wait(list(running), num_returns=len(running), timeout=0 if is_hurried else engine.STOP_TIMEOUT)
 
-    def _outcome(self, ray: Any, reference: Any, index: int, start_time: float, stop: Stop) -> Outcome:
-        seconds, exceptions = time.monotonic() - start_time, ray.exceptions
+    def _outcome(self, reference: Any, index: int, seconds: float, tries: int, stop: Stop) -> Outcome | None:
+        """The outcome of a task that is over; None if its worker died and it is tried again."""
+        ray = import_ray()
         try:
             return worker.received(index, ray.get(reference))
-        except exceptions.TaskCancelledError:
-            failure = failures.stopped_failure(stop)
-        except exceptions.OutOfMemoryError:
-            text = "its worker was killed, since no memory was left; use fewer workers, or a smaller batch or model"
-            failure = Failure("out of memory", text)
-        except exceptions.RayTaskError as error:  # the function could not be loaded
+        except ray.exceptions.RayTaskError as error:  # the function could not be loaded
             raise replace(failures.failure_from_exception(error.cause), traceback=str(error)).to_error() from None
-        except (exceptions.RaySystemError, ConnectionError):
+        except ray.exceptions.RaySystemError:
             raise
-        except exceptions.RayError as error:
-            text = str(error)
-            if stop.requested:
+        except ray.exceptions.RayError as error:
+            if stop.requested or isinstance(error, ray.exceptions.TaskCancelledError):
                 failure = failures.stopped_failure(stop)
-            elif self.timeout is not None and seconds > self.timeout:
+            elif self.timeout is not None and seconds >= self.timeout + engine.STOP_TIMEOUT:
                 failure = failures.timeout_failure(self.timeout)
+            elif isinstance(error, ray.exceptions.OutOfMemoryError):
+                text = "its worker was killed, since no memory was left; use fewer workers, or a smaller batch or model"
+                failure = Failure("out of memory", text)
+            elif tries < engine.MAX_TRIES:
+                return None
             else:
-                failure = failures.died_failure(f"died ({_exit_reason(text)})", engine.MAX_TRIES, text)
+                failure = failures.died_failure("died on the Ray cluster", tries, str(error))
         return Outcome(index, failure=failure, seconds=seconds)
 
-    def _num_workers(self, ray: Any, resources: Mapping[str, float]) -> int:
+    def _num_workers(self, cpus: float) -> int:
         """The number of tasks at once: by default as many as fit on the nodes of the cluster, each on one node."""
-        nodes = [node.get("Resources", {}) for node in ray.nodes() if node.get("Alive")]
-        requested = {name: amount for name, amount in resources.items() if amount} or {"CPU": 1.0}
-        count = sum(
-            min(int(node.get(name, 0.0) / amount + 1e-9) for name, amount in requested.items()) for node in nodes
-        )
+        nodes = [node.get("Resources", {}) for node in import_ray().nodes() if node.get("Alive")]
+        requested = {"CPU": cpus, "GPU": self.num_gpus}
+        requested = {name: amount for name, amount in requested.items() if amount} or {"CPU": 1.0}
+        count = sum(min(int(node.get(name, 0) / amount + 1e-9) for name, amount in requested.items()) for node in nodes)
         if not count:
-            available = {name: sum(node.get(name, 0.0) for node in nodes) for name in requested}
-            text = (
-                "engine: no node of the Ray cluster has room for a worker that reserves "
-                f"{_resources_text(requested)}; all {len(nodes)} of them together have {_resources_text(available)}"
-            )
+            resources = ", ".join(f"{name}={amount:g}" for name, amount in requested.items())
+            text = f"engine: no node of the Ray cluster has room for a worker that reserves {resources}"
             if self.workers is None:
-                advice = "Set engine.num_cpus= and engine.num_gpus=, or workers= if more nodes will join"
-                raise UserError(f"{text}. {advice}")
+                raise UserError(f"{text}. Set engine.num_cpus= and engine.num_gpus=, or workers= if nodes will join")
             warnings.warn(f"{text}; waiting for more nodes", stacklevel=2)
         return self.workers or count
 
 
 def _do(job: worker.Job, item: bytes, stop_timeout: float) -> bytes:
     """A task of Ray. `ray.cancel` interrupts it as Ctrl-C does, which requests the stop of its item."""
-    killer = None
+    worker.load_function(job)
+    stop = worker.ItemStop(job.timeout, handles_signals=True)
     if job.timeout is not None:
-        killer = threading.Timer(job.timeout + stop_timeout, os._exit, [1])
-        killer.daemon = True
+        faulthandler.dump_traceback_later(job.timeout + stop_timeout, exit=True)
     try:
-        worker.load_function(job)
-        stop = worker.ItemStop(job.timeout, handles_signals=True)
         with stop:
-            if killer is not None:
-                killer.start()
             return worker.run_item(job, item, stop, import_ray().cloudpickle.dumps)
     finally:
-        if killer is not None:
-            killer.cancel()
+        faulthandler.cancel_dump_traceback_later()
 
 
-def _resources_text(resources: Mapping[str, float]) -> str:
-    return ", ".join(f"{name}={amount:g}" for name, amount in resources.items() if amount or name == "CPU")
+def import_ray() -> Any:
+    """Imports the package. Raises `UserError` if it is not installed."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "worker died or was killed")  # it is told
+    return import_extra("ray", "engine", "ray")
 
 
-def _exit_reason(text: str) -> str:
-    """The reason in Ray's report of how a worker ended, without its general advice."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Ray does not say how"]
-    reason = next((line for line in reversed(lines) if "Worker exit detail:" in line or "Error: " in line), lines[-1])
-    return reason.partition("Worker exit detail:")[2].strip().partition(" Some common causes")[0] or reason[:300]
+@contextlib.contextmanager
+def connected_cluster(address: str | None, cpus: float) -> Iterator[None]:
+    """Connects to a cluster: the one that this process is connected to, the one at an address, or a new local one with
+    at least so many CPUs. Raises `UserError` if there is none, and `OperationalError` if it is lost."""
+    ray = import_ray()
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        address = _reachable(address)
+        options: dict[str, Any] = {"num_cpus": max(num_available_cpus(), math.ceil(cpus)), "include_dashboard": False}
+        options |= {"object_store_memory": _OBJECT_STORE_MEMORY, "_node_ip_address": "127.0.0.1"}
+        try:
+            with _quietly():
+                ray.init(address, log_to_driver=False, configure_logging=False, **options if address == "local" else {})
+        except Exception as error:
+            text = f"engine.address: no Ray cluster could be reached at {address}: {_first_line(error)}"
+            raise UserError(text) from error
+    try:
+        yield
+    except (ConnectionError, ray.exceptions.RaySystemError) as error:
+        text = f"the Ray cluster is lost ({_first_line(error)}); finished items are kept, the same command resumes"
+        raise OperationalError(text) from error
+    finally:
+        if is_ours:
+            with _quietly():
+                ray.shutdown()
+
+
+def _reachable(address: str | None) -> str:
+    """The address, or the default one. Raises `UserError` immediately if it does not answer; Ray itself would try for
+    minutes."""
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    if address in ("local", "auto"):
+        return address
+    match = re.fullmatch(r"(ray://)?\[?([^/\[\]]+?)\]?:([0-9]+)", address)
+    if match is None:
+        raise UserError(f"engine.address: must be auto, host:6379 or ray://host:10001, not {address!r}")
+    try:
+        socket.create_connection((match[2], int(match[3])), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(f"engine.address: no answer from {address} ({error}); run `ray status` there") from error
+    return address
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Hides Ray's messages while it starts or stops, and restores the signal handler that it replaces."""
+    logger, handler = logging.getLogger("ray"), signal.getsignal(signal.SIGTERM)
+    old_level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(old_level)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

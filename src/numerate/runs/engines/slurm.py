@@ -3,14 +3,17 @@
 import contextlib
 import io
 import shutil
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numerate.config import setting
 from numerate.errors import OperationalError, UserError, import_extra, pluralize
-from numerate.runs.engines import engine, slurm_submission, worker
+from numerate.runs.engines import engine, worker
 from numerate.runs.engines.engine import (
     Engine,
     Failure,
@@ -23,11 +26,14 @@ from numerate.runs.engines.engine import (
     pickle_value,
 )
 from numerate.runs.engines.local import Local
-from numerate.runs.engines.slurm_submission import Submission, next_number, running_submissions, say, sleep
-from numerate.runs.engines.slurm_task import ArrayTask
+from numerate.runs.engines.slurm_queue import Queue
+from numerate.runs.engines.slurm_task import ArrayTask, read_outcomes
 from numerate.training import disk
 from numerate.training.lock import Lock
 from numerate.training.stopping import Stop
+
+POLL_INTERVAL = 10.0
+"""Seconds between two looks at the files of tasks on a shared file system, and between two calls of squeue."""
 
 WARNING_SECONDS = 120
 """Seconds before its time limit at which a task is warned, so that runs write checkpoints and it is requeued."""
@@ -54,13 +60,9 @@ class Slurm(Engine):
     qos: str | None = setting(None, "quality of service")
     constraint: str | None = setting(None, "required node features")
     array_tasks: int | None = setting(None, "tasks of the job array; null: by items_per_task", at_least=1)
-    items_per_task: int | None = setting(
-        None, "minimum number of items per task, if array_tasks is null; null: 4 per worker", at_least=1
-    )
+    items_per_task: int | None = setting(None, "minimum of items per task; null: 4 per worker", at_least=1)
     array_parallelism: int | None = setting(None, "tasks running at the same time; null: no limit", at_least=1)
-    minutes: int = setting(
-        60, "time limit of a task in minutes; a task that reaches it is requeued and resumes", at_least=1
-    )
+    minutes: int = setting(60, "time limit of a task; one that reaches it is requeued and resumes", at_least=1)
     max_requeues: int = setting(10, "how often a task that reached its time limit is requeued", at_least=0)
     cpus_per_task: int = setting(
         4, "CPU cores per task; if workers is null, it is cpus_per_task / threads, or one per GPU", at_least=1
@@ -68,17 +70,13 @@ class Slurm(Engine):
     gpus_per_task: int = setting(0, "GPUs per task, assigned to its workers in turn", at_least=0)
     mem_gb: float | None = setting(None, "memory per task in GB; null: the cluster's default", above=0)
     sbatch_options: tuple[str, ...] = setting((), "further sbatch options, such as exclude=node7 or exclusive")
-    setup: tuple[str, ...] = setting(
-        (), "shell commands run before each task: 'module load cuda', 'source venv/bin/activate'"
-    )
+    setup: tuple[str, ...] = setting((), "shell commands before each task, such as 'source venv/bin/activate'")
     python: str | None = setting(None, "Python interpreter of the tasks; null: the current one")
     wait: bool = setting(True, "wait for the tasks and collect their results; false: submit only")
 
     def conflicts(self) -> Iterator[str]:
-        for name in ("sbatch_options", "setup"):
-            for line in getattr(self, name):
-                if "\n" in line or not line.strip():
-                    yield f"{name}: must be a single line, not {line!r}"
+        if any("job-name" in option for option in self.sbatch_options):
+            yield "sbatch_options: job-name cannot be set, since jobs are found by the one that numerate gives them"
 
     @property
     def num_workers(self) -> int:
@@ -91,7 +89,7 @@ class Slurm(Engine):
         return Local(workers, self.threads, self.timeout)
 
     def check_available(self) -> None:
-        _import_submitit()
+        import_extra("submitit", "engine", "slurm")
         if shutil.which("sbatch") is None:
             raise UserError("engine: sbatch was not found; run this on a login node of the cluster")
 
@@ -100,153 +98,152 @@ class Slurm(Engine):
     ) -> Iterator[Outcome]:
         if folder is None:
             raise UserError("engine: slurm needs a folder shared by all machines of the cluster")
-        import cloudpickle
-
-        job = worker.Job.of(function, self, cloudpickle.dumps)
-        names = [name_of(function, item) for item in items]
-        pickled = [(name, pickle_value(item, name, cloudpickle.dumps)) for name, item in zip(names, items, strict=True)]
-        return self._submit_and_follow(function, job, items, pickled, folder.absolute() / "slurm", stop, on_tick)
-
-    def script(self, function: Function, items: Sequence[Any], folder: Path) -> str:
         root = folder.absolute() / "slurm"
-        new = [index for index, item in enumerate(items) if not is_done(function, item)]
-        if not new:
-            return f"# Nothing to submit: all {len(items)} items are done.\n"
-        tasks = self._split(new)
-        first, *rest = self._script(root / str(next_number(root)) / "logs", len(tasks)).splitlines()
-        names = [name_of(function, items[index]) for index in tasks[0]]
-        comments = [
-            f"# {pluralize(len(new), 'item')} in {pluralize(len(tasks), 'task')} of at most {len(tasks[0])}, on "
-            f"{pluralize(self.pool.num_workers, 'worker')} of {pluralize(self.threads, 'thread')} each.",
-            f"# Task 0: {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}",
-        ]
-        if shutil.which("squeue") is not None:
-            comments += [f"# Submitted after the end of: {one}" for one in running_submissions(root)]
-        return "\n".join([first, *comments, *rest, ""])
-
-    def _split(self, indices: Sequence[int]) -> list[Sequence[int]]:
-        """The items of each task: in turn, so that neighboring expensive items are distributed.
-
-        >>> Slurm(array_tasks=2)._split([0, 1, 2, 5, 6])
-        [[0, 2, 6], [1, 5]]
-        """
-        count, min_items = len(indices), self.items_per_task or 4 * self.pool.num_workers
-        num_tasks = max(1, min(count, self.array_tasks or min(MAX_ARRAY_TASKS, count // min_items)))
-        return [indices[first::num_tasks] for first in range(num_tasks)]
-
-    def _submit_and_follow(
-        self,
-        function: Function,
-        job: worker.Job,
-        items: Sequence[Any],
-        pickled: Sequence[tuple[str, bytes]],
-        root: Path,
-        stop: Stop,
-        on_tick: OnTick,
-    ) -> Iterator[Outcome]:
         disk.make_folder(root)
-        is_said = False
+        queue, said, everything = Queue(root), None, range(len(items))
         while not stop.requested:
-            if earlier := running_submissions(root):
-                if not is_said:
-                    say(f"waits for the jobs of an earlier command: {'; '.join(map(str, earlier))}")
-                    is_said = True
+            obstacle = queue.obstacle()
+            if obstacle is not None:
                 if not self.wait:
-                    failure = Failure("not started", "jobs of an earlier command are queued or running", 0)
-                    yield from (Outcome(index, failure=failure) for index in range(len(items)))
+                    failure = Failure("not started", f"not submitted; first come {obstacle}", 0)
+                    yield from (Outcome(index, failure=failure) for index in everything)
                     return
-                sleep(slurm_submission.QUERY_INTERVAL, stop, on_tick)
+                if obstacle != said:
+                    _say(f"waits for {obstacle}")
+                    said = obstacle
+                _sleep(stop, on_tick)
                 continue
             with Lock(root / "lock").hold("submitting", timeout=_LOCK_TIMEOUT):
-                if running_submissions(root):
+                if queue.obstacle() is not None:
                     continue  # another command was faster
-                new = [index for index, item in enumerate(items) if not is_done(function, item)]
-                submission = self._submit(job, new, pickled, root) if new else None
-            yield from (Outcome(index) for index in sorted(set(range(len(items))) - set(new)))
-            if submission is not None:
-                yield from submission.follow(function, items, self._split(new), stop, on_tick, wait=self.wait)
+                new = [index for index in everything if not is_done(function, items[index])]
+                tasks = self._submit(function, {index: items[index] for index in new}, root, queue) if new else {}
+            yield from (Outcome(index) for index in sorted(set(everything) - set(new)))
+            yield from self._follow(tasks, queue, lambda index: is_done(function, items[index]), stop, on_tick)
             return
-        if is_said:
-            say(f"{pluralize(len(items), 'item')} left. The same command waits for the jobs and submits the rest.")
-        yield from (not_started(index, stop) for index in range(len(items)))
+        yield from (not_started(index, stop) for index in everything)
 
-    def _submit(
-        self, job: worker.Job, new: Sequence[int], pickled: Sequence[tuple[str, bytes]], root: Path
-    ) -> Submission:
-        submission, tasks = Submission(root / str(next_number(root))), self._split(new)
-        logs = submission.path / "logs"
-        for folder in (logs, submission.outcomes_file(0).parent):
-            disk.make_folder(folder)
-        array_tasks = [
-            ArrayTask(str(submission.outcomes_file(task)), job, tuple((n, *pickled[n]) for n in numbers), self.pool)
-            for task, numbers in enumerate(tasks)
+    def _submit(self, function: Function, items: dict[int, Any], root: Path, queue: Queue) -> dict[str, ArrayTask]:
+        """Submits items, by their indices; returns the tasks by the ids of their jobs."""
+        import cloudpickle
+
+        job, folder = worker.Job.of(function, self, cloudpickle.dumps), _next_folder(root)
+        pickled = {n: pickle_value(one, name_of(function, one), cloudpickle.dumps) for n, one in items.items()}
+        tasks = [
+            ArrayTask(folder / f"{number:04d}.jsonl", job, {index: pickled[index] for index in indices}, self.pool)
+            for number, indices in enumerate(self.split(list(items)))
         ]
         try:
-            submission.jobs = [one.job_id for one in self._submit_tasks(logs, array_tasks)]
-        except BaseException:
-            shutil.rmtree(submission.path, ignore_errors=True)  # a job that was created nevertheless ends at once
+            with disk.convert_os_errors(folder, "Nothing was submitted."), contextlib.redirect_stderr(io.StringIO()):
+                folder.mkdir()
+                jobs = self.executor(folder, queue.name, len(tasks)).submit_array(tasks)
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # sbatch itself may have been successful
+                subprocess.run(["scancel", f"--name={queue.name}"], capture_output=True)
+            shutil.rmtree(folder, ignore_errors=True)  # without it, a task that starts ends at once
+            if isinstance(error, RuntimeError):
+                raise OperationalError(f"engine: sbatch rejected the job: {str(error).strip()}") from error
             raise
-        submission.save()
-        count = f"{pluralize(len(new), 'item')} in {pluralize(len(tasks), 'task')}"
-        say(f"submitted {count}: {submission}; logs: {logs}")
-        return submission
+        _say(f"submitted {pluralize(len(items), 'item')} in {pluralize(len(tasks), 'task')}: {queue}; logs: {folder}")
+        return {job.job_id: task for job, task in zip(jobs, tasks, strict=True)}
 
-    def _submit_tasks(self, logs: Path, array_tasks: Sequence[ArrayTask]) -> list[Any]:
-        submitit = _import_submitit()
-        try:
-            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it also raises
-                executor = submitit.SlurmExecutor(logs, max_num_timeout=self.max_requeues, python=self.python)
-                executor.update_parameters(**self._parameters(len(array_tasks)))
-                return list(executor.submit_array(array_tasks))
-        except RuntimeError as error:
-            raise OperationalError(f"engine: sbatch rejected the job: {str(error).strip()}") from error
+    def _follow(
+        self, tasks: Mapping[str, ArrayTask], queue: Queue, is_done: Callable[[int], bool], stop: Stop, on_tick: OnTick
+    ) -> Iterator[Outcome]:
+        """Yields every item of the tasks when its line is written, or when its task has ended without that. When a stop
+        is requested, or at once without `wait`, the others are left to their jobs."""
+        pending = {job: set(task.items) for job, task in tasks.items()}
+        positions = dict.fromkeys(tasks, 0)
+        for job in tasks:
+            queue.add(job)
+        while True:
+            for job, left in pending.items():
+                outcomes, positions[job] = read_outcomes(tasks[job].path, positions[job]) if left else ([], 0)
+                for outcome in outcomes:
+                    if outcome.index in left:
+                        left.remove(outcome.index)
+                        yield outcome
+                if left and queue.has_ended(job):
+                    log = tasks[job].path.with_name(f"{job}_0_log.err")  # submitit's name
+                    text = f"Slurm task {job} ended before all its items did ({queue.state(job)}); log: {log}"
+                    _say(text)
+                    lost = Failure("stopped", f"its {text}; the same command resumes")  # not by a fault of its own
+                    yield from (Outcome(index, failure=None if is_done(index) else lost) for index in sorted(left))
+                    left.clear()
+            if not any(pending.values()) or stop.requested or not self.wait:
+                break
+            _sleep(stop, on_tick)
+            queue.update()
+        if stop.requested and (count := sum(map(len, pending.values()))):
+            _say(f"{pluralize(count, 'item')} left to {queue}. The same command waits for them, on any machine.")
+        for job, left in pending.items():
+            status = (stop.status or 130) if stop.requested else 0
+            failure = Failure("stopped", f"Slurm task {job} keeps running", status)
+            yield from (Outcome(index, failure=failure) for index in sorted(left))
 
-    def _parameters(self, tasks: int) -> dict[str, Any]:
-        """The parameters from which submitit creates the job script."""
-        additional_parameters: dict[str, Any] = {"requeue": True}
-        for text in self.sbatch_options:
-            name, has_value, value = text.strip().lstrip("-").partition("=")
-            additional_parameters[name] = value if has_value else True
-        return {
-            "job_name": "numerate",
-            "partition": self.partition,
-            "account": self.account,
-            "qos": self.qos,
-            "constraint": self.constraint,
-            "time": self.minutes,
-            "nodes": 1,
-            "ntasks_per_node": 1,
-            "cpus_per_task": self.cpus_per_task,
-            "gpus_per_node": self.gpus_per_task or None,
-            "mem": None if self.mem_gb is None else f"{round(self.mem_gb * 1024)}M",
-            "signal_delay_s": self._warning_seconds(),
-            "array_parallelism": self.array_parallelism or tasks,
-            "setup": list(self.setup) or None,
-            # srun does not take it from sbatch since Slurm 22.05
-            "srun_args": [f"--cpus-per-task={self.cpus_per_task}"],
-            "wckey": None,
-            "additional_parameters": additional_parameters,
-        }
+    def script(self, function: Callable[[Any], Any], items: Sequence[Any], folder: Path) -> str:
+        root = folder.absolute() / "slurm"
+        names = [name_of(function, item) for item in items if not is_done(function, item)]
+        if not names:
+            return f"# Nothing to submit: all {len(items)} items are done.\n"
+        tasks = self.split(names)
+        executor = self.executor(_next_folder(root), Queue(root).name, len(tasks))
+        if len(tasks) > 1:
+            executor.parameters["map_count"] = len(tasks)
+        first, *rest = executor._make_submission_file_text(executor._submitit_command_str, "").splitlines()
+        more = f" and {len(tasks[0]) - 3} more" if len(tasks[0]) > 3 else ""
+        comments = [
+            f"# {pluralize(len(names), 'item')} in {pluralize(len(tasks), 'task')} of at most {len(tasks[0])}, on "
+            f"{pluralize(self.pool.num_workers, 'worker')} of {pluralize(self.threads, 'thread')} each.",
+            f"# Task 0: {', '.join(tasks[0][:3])}{more}",
+        ]
+        return "\n".join([first, *comments, *rest, ""])
 
-    def _warning_seconds(self) -> int:
-        return min(WARNING_SECONDS, 20 * self.minutes)
+    def split(self, items: Sequence[Any]) -> list[Sequence[Any]]:
+        """The items of each task: in turn, so that neighboring expensive items are distributed.
 
-    def _script(self, logs: Path, tasks: int) -> str:
-        """The job script as submitit writes it, by private names of submitit."""
-        submitit = _import_submitit()
+        >>> Slurm(array_tasks=2).split([0, 1, 2, 5, 6])
+        [[0, 2, 6], [1, 5]]
+        """
+        count, min_items = len(items), self.items_per_task or 4 * self.pool.num_workers
+        num_tasks = max(1, min(count, self.array_tasks or min(MAX_ARRAY_TASKS, count // min_items)))
+        return [items[first::num_tasks] for first in range(num_tasks)]
 
-        class Shown(submitit.SlurmExecutor):  # type: ignore[misc, name-defined]
-            @classmethod
-            def affinity(cls) -> int:
-                return 2  # a cluster is not required here
+    def executor(self, folder: Path, job_name: str, num_tasks: int) -> Any:
+        """The executor of submitit, which writes the job script, its logs and the pickled tasks into a folder."""
+        base = import_extra("submitit", "engine", "slurm").SlurmExecutor
+        cls = type("Executor", (base,), {"affinity": staticmethod(lambda: 2)})  # it writes a script without srun, too
+        executor = cls(folder, max_num_timeout=self.max_requeues, python=self.python)
+        options = [option.strip().lstrip("-").partition("=") for option in self.sbatch_options]
+        executor.update_parameters(
+            **{name: getattr(self, name) for name in ("partition", "account", "qos", "constraint", "cpus_per_task")},
+            job_name=job_name,
+            time=self.minutes,
+            nodes=1,
+            ntasks_per_node=1,
+            gpus_per_node=self.gpus_per_task or None,
+            mem=None if self.mem_gb is None else f"{round(self.mem_gb * 1024)}M",
+            signal_delay_s=min(WARNING_SECONDS, 20 * self.minutes),
+            array_parallelism=self.array_parallelism or num_tasks,
+            setup=list(self.setup) or None,
+            srun_args=[f"--cpus-per-task={self.cpus_per_task}"],  # not taken from sbatch since Slurm 22.05
+            wckey=None,
+            additional_parameters={"requeue": True} | {name: value or True for name, _, value in options},
+        )
+        return executor
 
-        executor = Shown(logs, max_num_timeout=self.max_requeues, python=self.python)
-        executor.update_parameters(**self._parameters(tasks))
-        if tasks > 1:
-            executor.parameters["map_count"] = tasks
-        return str(executor._make_submission_file_text(executor._submitit_command_str, ""))
+
+def _next_folder(root: Path) -> Path:
+    """The folder of the next submission."""
+    return root / str(1 + max((int(path.name) for path in root.glob("*") if path.name.isdecimal()), default=0))
 
 
-def _import_submitit() -> Any:
-    """Imports the package. Raises `UserError` if it is not installed."""
-    return import_extra("submitit", "engine", "slurm")
+def _say(text: str) -> None:
+    print(f"numerate: {text}", file=sys.stderr, flush=True)
+
+
+def _sleep(stop: Stop, on_tick: OnTick) -> None:
+    end = time.monotonic() + POLL_INTERVAL
+    while not stop.requested and (remaining := end - time.monotonic()) > 0:
+        time.sleep(min(engine.TICK_INTERVAL, remaining))
+        on_tick()
