@@ -13,7 +13,7 @@ from numerate.training.stopping import Stop
 def not_sent(index: int, error: Exception) -> Outcome:
     """The outcome of an item that cannot be pickled."""
     text = f"the item cannot be sent to a worker: {error}"
-    return Outcome(index, failure=failure_from_exception(TypeError(text).with_traceback(error.__traceback__)))
+    return Outcome(index, failure=Failure("error", text, traceback=_trace(error)))
 
 
 def stopped_failure(stop: Stop) -> Failure:

@@ -16,7 +16,6 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from queue import SimpleQueue
-from types import FrameType
 from typing import Any
 
 from numerate.errors import OperationalError
@@ -61,9 +60,8 @@ class Local(Engine):
         stop."""
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             os._exit(1)  # a worker that imports a script without a guard, which the command explains
-        num_workers = min(self.num_workers, len(items))
-        seconds = engine.STOP_TIMEOUT if stop_timeout is None else stop_timeout
-        return _Map(job, items, num_workers, stop, on_tick, dumps, seconds).run()
+        job, seconds = worker.Job.of(function, self), engine.STOP_TIMEOUT if stop_timeout is None else stop_timeout
+        return _Map(job, items, self.num_workers, stop, on_tick, seconds).run()
 
 
 class _Map:
@@ -83,110 +81,100 @@ class _Map:
         self.dumps = dumps
         self.waiting = deque(range(len(items)))
         self.deaths: Counter[int] = Counter()  # by item
-        self.failed_starts, self.num_workers = 0, num_workers
-        self.workers: dict[int, _Worker] = {}  # by slot
-        self.ending: list[_Worker] = []
-        self.is_stopping = False
+        self.workers: dict[int, _Worker | None] = dict.fromkeys(range(num_workers))  # by slot
+        self.failed_starts = 0
 
     @property
-    def running(self) -> bool:
-        return any(one.index is not None for one in self.workers.values())
+    def alive(self) -> "list[_Worker]":
+        return [one for one in self.workers.values() if one is not None]
+
+    @property
+    def is_running(self) -> bool:
+        return any(one.index is not None for one in self.alive)
 
     def run(self) -> Iterator[Outcome]:
-        atexit.register(self.close)  # before Python waits for processes, if nobody closes this generator
-        last_tick = time.monotonic()
+        atexit.register(self.close)  # if nobody closes this generator: before Python waits for its processes
+        next_tick = time.monotonic()
         try:
-            while self.waiting or self.running:
+            while self.waiting or self.is_running:
                 if self.stop.requested:
-                    yield from self._stop_all()
+                    yield from (not_started(index, self.stop) for index in self.waiting)
+                    self.waiting.clear()
+                    for one in self.alive:
+                        one.end()
                 yield from self._give_items()
                 self._start_workers()
-                wait([one.connection for one in self.workers.values()], engine.TICK_INTERVAL)
-                for one in list(self.workers.values()):
+                wait([one.connection for one in self.alive], engine.TICK_INTERVAL)
+                for one in self.alive:
                     yield from self._look_at(one)
-                if time.monotonic() - last_tick >= engine.TICK_INTERVAL:
+                if time.monotonic() >= next_tick:
                     self.on_tick()
-                    last_tick = time.monotonic()
+                    next_tick = time.monotonic() + engine.TICK_INTERVAL
         finally:
             self.close()
 
-    def _stop_all(self) -> Iterator[Outcome]:
-        while self.waiting:
-            yield not_started(self.waiting.popleft(), self.stop)
-        if not self.is_stopping:
-            self.is_stopping = True
-            for one in self.workers.values():
-                one.end()
-                one.kill_at = min(one.kill_at, time.monotonic() + self.stop_timeout)
-
     def close(self) -> None:
-        """Ends all workers, at once if there are items at work although a stop was requested (a second Ctrl-C)."""
+        """Ends all workers; at once if a stop was requested before and items are still running (a second Ctrl-C)."""
         atexit.unregister(self.close)
-        start_time, is_hurried = time.monotonic(), self.stop.requested and self.running
-        for one in self.workers.values():
+        is_hurried = self.stop.requested and self.is_running
+        for one in self.alive:
             one.end()
-        for one in [*self.workers.values(), *self.ending]:
-            seconds = engine.STOP_TIMEOUT if one.index is None else self.stop_timeout
-            one.process.join(0.0 if is_hurried else max(0.0, start_time + seconds - time.monotonic()))
-            one.kill()
-        self.workers, self.ending = {}, []
+        for one in self.alive:
+            one.process.join(0.0 if is_hurried else max(0.0, one.kill_at - time.monotonic()))
+            self._kill(one)
 
-    def _start_workers(self) -> None:
-        num_starting = sum(not one.is_ready for one in self.workers.values())
-        for slot in set(range(self.num_workers)) - self.workers.keys():
-            if num_starting >= len(self.waiting):
-                return
-            try:
-                self.workers[slot] = _Worker(slot, self.job, self.stop_timeout)
-            except OSError as error:  # those that there are do all
-                if not self.workers:
-                    raise OperationalError(f"no worker could be started: {error.strerror or error}") from error
-                return
-            num_starting += 1
+    def _kill(self, one: "_Worker") -> None:
+        self.workers[one.slot] = None
+        one.process.kill()
+        one.process.join()
+        one.connection.close()
 
     def _give_items(self) -> Iterator[Outcome]:
-        for slot, one in list(self.workers.items()):
+        for one in self.alive:
             while self.waiting and one.is_ready and one.index is None:
                 index = self.waiting.popleft()
                 try:
-                    one.give(index, self.dumps(self.items[index]), self.job.timeout)
+                    item = pickle.dumps(self.items[index])
                 except Exception as error:
                     yield failures.not_sent(index, error)
-            if not self.waiting and one.index is None:
-                self._dismiss(slot)
+                else:
+                    one.give(index, item, self.job.timeout)
 
-    def _dismiss(self, slot: int) -> None:
-        """Ends an idle worker; another one may take its slot."""
-        self.workers[slot].end()
-        self.ending.append(self.workers.pop(slot))
+    def _start_workers(self) -> None:
+        num_starting = sum(not one.is_ready for one in self.alive)
+        free = [slot for slot, one in self.workers.items() if one is None]
+        for slot in free[: max(0, len(self.waiting) - num_starting)]:
+            try:
+                self.workers[slot] = _Worker(slot, self.job, self.stop_timeout)
+            except OSError as error:  # the others do all, if there are any
+                if not self.alive:
+                    raise OperationalError(f"no worker could be started: {error.strerror or error}") from error
 
     def _look_at(self, one: "_Worker") -> Iterator[Outcome]:
         """The outcome of the item of a worker that has replied, died or taken too long, unless it is tried again."""
-        is_alive, reply = one.process.is_alive(), None
+        is_alive = one.process.is_alive()
         try:
-            if one.connection.poll():
-                reply = one.connection.recv_bytes()
+            reply = one.connection.recv_bytes() if one.connection.poll() else None
         except (EOFError, OSError):
-            is_alive = False
+            one.process.join(1.0)  # it is ending, with a status of its own
+            is_alive, reply = False, None
         if reply is None:
             if not is_alive or time.monotonic() >= one.kill_at:
-                del self.workers[one.slot]
-                one.kill()
+                self._kill(one)
                 yield from self._lost(one, is_late=is_alive)
-        elif not one.is_ready:
-            if reply:
-                failure: engine.Failure = pickle.loads(reply)
-                raise failure.to_error()
-            one.is_ready, self.failed_starts = True, 0
-        elif one.index is not None:
-            index, one.index, one.kill_at = one.index, None, math.inf
-            outcome = worker.received(index, reply)
+        elif one.is_ready and one.index is not None:
+            outcome = worker.received(one.index, reply)
+            one.index, one.kill_at = None, one.kill_at if one.is_ending else math.inf
             if outcome.failure is not None and outcome.failure.kind == "out of memory":
-                self._dismiss(one.slot)
+                self._kill(one)  # which frees its memory
             yield outcome
+        elif reply:  # the function cannot be loaded
+            raise pickle.loads(reply).to_error()
+        else:
+            one.is_ready, self.failed_starts = True, 0
 
     def _lost(self, one: "_Worker", *, is_late: bool) -> Iterator[Outcome]:
-        """What becomes of the item of a worker that died or was killed for taking too long."""
+        """The outcome of the item of a worker that died or was killed for taking too long, unless it is tried again."""
         reason, index = exit_text(one.process.exitcode), one.index
         if not one.is_ready and not self.stop.requested:
             self.failed_starts += 1
@@ -203,27 +191,27 @@ class _Map:
             failure = failures.stopped_failure(self.stop)
         elif is_late:
             failure = failures.timeout_failure(self.job.timeout or 0.0)
-        elif self.deaths[index] < engine.MAX_TRIES:
+        elif self.deaths[index] == engine.MAX_TRIES:
+            failure = failures.died_failure(reason, engine.MAX_TRIES)
+        else:
             self.waiting.appendleft(index)  # in the order of the items: a search proposes by the trials before
             return
-        else:
-            failure = failures.died_failure(reason, self.deaths[index])
         yield Outcome(index, failure=failure, seconds=time.monotonic() - one.start_time)
 
 
 class _Worker:
-    """A worker process as its command sees it: started, then ready, then with the `index` of an item or idle."""
+    """A worker process as its command sees it: starting, then ready, with the `index` of an item or idle."""
 
     def __init__(self, slot: int, job: worker.Job, stop_timeout: float) -> None:
-        self.slot, self.is_ready = slot, False
+        self.slot, self.stop_timeout, self.start_time, self.kill_at = slot, stop_timeout, 0.0, math.inf
         self.index: int | None = None
-        self.start_time, self.kill_at = 0.0, math.inf
-        gpus, context = visible_gpus(), multiprocessing.get_context("spawn")
+        self.is_ready = self.is_ending = False
+        context, gpus = multiprocessing.get_context("spawn"), visible_gpus()
         self.connection, theirs = context.Pipe()
         gpu = gpus[slot % len(gpus)] if gpus else None
         self.process = context.Process(target=_work, args=(theirs, job, gpu, os.getpid(), stop_timeout))
-        resource_tracker.ensure_running()  # it would unblock signals
-        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a process inherits it
+        resource_tracker.ensure_running()  # it would let signals through again
+        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits it
         try:
             self.process.start()
         finally:
@@ -233,34 +221,29 @@ class _Worker:
     def give(self, index: int, item: bytes, timeout: float | None) -> None:
         self.index, self.start_time = index, time.monotonic()
         self.kill_at = math.inf if timeout is None else self.start_time + timeout + engine.STOP_TIMEOUT
-        with suppress(OSError):  # it has died, which is seen when it is looked at
-            self.connection.send_bytes(item)
+        self._send(item)
 
     def end(self) -> None:
         """Asks it to stop its item and to end; one that is still starting is killed."""
-        with suppress(OSError):
-            self.connection.send_bytes(_END)
-        if not self.is_ready:
-            self.process.kill()
+        if not self.is_ending:
+            self.is_ending = True
+            seconds = engine.STOP_TIMEOUT if self.index is None else self.stop_timeout
+            self.kill_at = min(self.kill_at, time.monotonic() + seconds)
+            self._send(_END)
+            if not self.is_ready:
+                self.process.kill()
 
-    def kill(self) -> None:
-        """Kills it, if it has not ended, and waits for it."""
-        self.process.kill()
-        self.process.join()
-        self.connection.close()
+    def _send(self, item: bytes) -> None:
+        with suppress(OSError):  # it has died, which is noticed when it is looked at
+            self.connection.send_bytes(item)
 
 
 def exit_text(code: int | None) -> str:
-    """How a process ended, as in "its worker was killed by signal 9 (SIGKILL)".
-
-    >>> exit_text(-11)
-    'was killed by signal 11 (SIGSEGV)'
-    """
+    """How a process ended, as in "its worker was killed by signal 11 (Segmentation fault)"."""
     if code is None or code >= 0:
         return f"ended by itself with exit status {code}"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else "?"
-    advice = ", as by the kernel where no memory is left" if code == -signal.SIGKILL else ""
-    return f"was killed by signal {-code} ({name}){advice}"
+    advice = ", as by the kernel if there is no memory left" if code == -signal.SIGKILL else ""
+    return f"was killed by signal {-code} ({signal.strsignal(-code)}){advice}"
 
 
 # Inside a worker ------------------------------------------------------------------------------------------------------
@@ -269,10 +252,6 @@ def exit_text(code: int | None) -> str:
 def _work(connection: Connection, job: worker.Job, gpu: str | None, command: int, stop_timeout: float) -> None:
     """Does the items that come from the command, until that ends this worker, or is gone."""
     stop, is_ending, items = worker.ItemStop(), threading.Event(), SimpleQueue[bytes]()
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        stop.signal = signal.Signals(number)
-        stop.request()
 
     def read() -> None:
         with suppress(EOFError, OSError):
@@ -287,20 +266,19 @@ def _work(connection: Connection, job: worker.Job, gpu: str | None, command: int
         time.sleep(stop_timeout)
         os._exit(1)
 
-    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGTERM, lambda *_: stop.request())
     for number in (signal.SIGHUP, signal.SIGUSR2):  # Slurm may warn every process of a task
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=read, daemon=True).start()
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    reply = b""
     try:
         worker.load_function(job)
     except BaseException as error:
-        failure = failures.to_failure(error, stop)
-        connection.send_bytes(pickle.dumps(failure))
-        return
+        reply = pickle.dumps(failures.to_failure(error, stop))
     with suppress(OSError):  # the command is gone
-        connection.send_bytes(b"")
+        connection.send_bytes(reply)
         while item := items.get():
             stop = worker.ItemStop(job.timeout)
             if is_ending.is_set():

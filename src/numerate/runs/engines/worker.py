@@ -107,9 +107,9 @@ def run_item(job: Job, item: bytes, stop: ItemStop, dumps: Callable[[Any], bytes
     try:
         return dumps((outcome, texts))
     except Exception as error:
-        unsent = TypeError(f"the result cannot be sent to the command: {error}").with_traceback(error.__traceback__)
-        failure = to_failure(error if isinstance(error, MemoryError) else unsent, stop)
-        return pickle.dumps((replace(outcome, result=None, failure=failure), texts))
+        unsent = TypeError(f"the result cannot be sent to the command: {error}")
+        unsent.__cause__ = error
+        return pickle.dumps((replace(outcome, result=None, failure=to_failure(unsent, stop)), texts))
 
 
 def perform(call: Callable[[], Any], stop: Stop) -> Outcome:
