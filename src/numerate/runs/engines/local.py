@@ -56,32 +56,30 @@ class Local(Engine):
         dumps: Callable[[Any], bytes] = pickle.dumps,
         stop_timeout: float | None = None,
     ) -> Iterator[Outcome]:
-        """Like `map`, for the function of a job and items that `dumps` pickles; running items have so many seconds to
+        """Like `map`, for a function that is pickled and items that `dumps` pickles; they have so many seconds to
         stop."""
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             os._exit(1)  # a worker that imports a script without a guard, which the command explains
-        job, seconds = worker.Job.of(function, self), engine.STOP_TIMEOUT if stop_timeout is None else stop_timeout
-        return _Map(job, items, self.num_workers, stop, on_tick, seconds).run()
+        seconds = engine.STOP_TIMEOUT if stop_timeout is None else stop_timeout
+        return _Map(job, items, self.num_workers, stop, on_tick, dumps, seconds).run()
 
 
+@dataclass(eq=False)
 class _Map:
     """One call of `map`: gives items to idle workers, replaces workers that died, and tries their items again."""
 
-    def __init__(
-        self,
-        job: worker.Job,
-        items: Sequence[Any],
-        num_workers: int,
-        stop: Stop,
-        on_tick: OnTick,
-        dumps: Callable[[Any], bytes],
-        stop_timeout: float,
-    ) -> None:
-        self.job, self.items, self.stop, self.on_tick, self.stop_timeout = job, items, stop, on_tick, stop_timeout
-        self.dumps = dumps
-        self.waiting = deque(range(len(items)))
+    job: worker.Job
+    items: Sequence[Any]
+    num_workers: int
+    stop: Stop
+    on_tick: OnTick
+    dumps: Callable[[Any], bytes]
+    stop_timeout: float
+
+    def __post_init__(self) -> None:
+        self.waiting = deque(range(len(self.items)))
         self.deaths: Counter[int] = Counter()  # by item
-        self.workers: dict[int, _Worker | None] = dict.fromkeys(range(num_workers))  # by slot
+        self.workers: dict[int, _Worker | None] = dict.fromkeys(range(self.num_workers))  # by slot
         self.failed_starts = 0
 
     @property
@@ -134,7 +132,7 @@ class _Map:
             while self.waiting and one.is_ready and one.index is None:
                 index = self.waiting.popleft()
                 try:
-                    item = pickle.dumps(self.items[index])
+                    item = self.dumps(self.items[index])
                 except Exception as error:
                     yield failures.not_sent(index, error)
                 else:
