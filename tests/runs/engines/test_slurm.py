@@ -222,8 +222,8 @@ def test_one_squeue_tells_of_all_jobs_and_three_answers_end_one(cluster: Path, t
         assert "squeue, which does not answer (slurm_load_jobs error: Unable" in str(queue.obstacle())
     (cluster / "mute").unlink()
     assert [queue.obstacle() is None for _ in range(slurm_queue.CONFIRMATIONS)] == [False, False, True]
-    assert [queue.has_ended(job) for job in ("77_0", "78_0", "79_0")] == [True, True, False]
-    assert (queue.state("77_0"), queue.state("78_0")) == ("unknown to squeue", "NODE_FAIL")
+    assert queue.times_ended.keys() == {"77_0", "78_0"}
+    assert (queue.states["77_0"], queue.states["78_0"]) == ("unknown to squeue", "NODE_FAIL")
     assert Queue(tmp_path / "slurm").obstacle() is None, "what has ended before concerns nobody"
 
 
@@ -418,14 +418,14 @@ def test_what_is_queued_again_is_the_same_task_which_skips_what_is_done(diary: D
     assert again.function is task
     again.result()
     assert diary.count("begun: quick") == 0
-    assert [(line.index, line.result) for line in read_outcomes(path)[0]] == [(4, "QUICK"), (7, "SLOW")]
+    assert [(line.index, line.result) for line in read_outcomes(path)] == [(4, "QUICK"), (7, "SLOW")]
     assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
 
 
 def test_a_result_that_is_no_plain_data_is_a_failure(tmp_path: Path) -> None:
     path = tmp_path / "0000.jsonl"
     ArrayTask(path, Job.of(set, Local()), {0: pickle.dumps("a")}, Local(workers=1))()
-    (line,) = read_outcomes(path)[0]
+    (line,) = read_outcomes(path)
     assert line.failure == Failure("user error", "on Slurm a result must be JSON data, not set", 2)
 
 
@@ -441,9 +441,5 @@ def test_lines_that_a_task_did_not_write_so_are_not_believed_and_nothing_is_unpi
         b"[" * 10_000,
     ]
     path.write_bytes(b"\n".join(bad) + b"\n" + good + b'{"index":2,"seconds":1.0')
-    found, position = read_outcomes(path)
-    assert [(line.index, line.result) for line in found] == [(1, pickled)]
-    with open(path, "ab") as file:
-        file.write(b',"worker":"w"}\n')
-    assert [line.index for line in read_outcomes(path, position)[0]] == [2]
+    assert [(line.index, line.result) for line in read_outcomes(path)] == [(1, pickled)]
     assert not (tmp_path / "ran").exists()

@@ -5,10 +5,8 @@ import faulthandler
 import logging
 import math
 import os
-import re
 import signal
 import socket
-import threading
 import time
 import warnings
 from collections import Counter, deque
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from numerate.config import setting
-from numerate.errors import OperationalError, UserError, import_extra
+from numerate.errors import OperationalError, UserError, error_text, import_extra
 from numerate.runs.engines import engine, failures, worker
 from numerate.runs.engines.engine import Engine, Failure, Function, OnTick, Outcome, not_started
 from numerate.runs.engines.machine import num_available_cpus
@@ -169,52 +167,44 @@ def connected_cluster(address: str | None, cpus: float) -> Iterator[None]:
         address = _reachable(address)
         options: dict[str, Any] = {"num_cpus": max(num_available_cpus(), math.ceil(cpus)), "include_dashboard": False}
         options |= {"object_store_memory": _OBJECT_STORE_MEMORY, "_node_ip_address": "127.0.0.1"}
+        logging.getLogger("ray").setLevel(logging.ERROR)
         try:
-            with _quietly():
+            with _unchanged_handler():
                 ray.init(address, log_to_driver=False, configure_logging=False, **options if address == "local" else {})
         except Exception as error:
-            text = f"engine.address: no Ray cluster could be reached at {address}: {_first_line(error)}"
+            text = f"engine.address: no Ray cluster could be reached at {address}: {error_text(error)}"
             raise UserError(text) from error
     try:
         yield
     except (ConnectionError, ray.exceptions.RaySystemError) as error:
-        text = f"the Ray cluster is lost ({_first_line(error)}); finished items are kept, the same command resumes"
+        text = f"the Ray cluster is lost ({error_text(error)}); finished items are kept, the same command resumes"
         raise OperationalError(text) from error
     finally:
         if is_ours:
-            with _quietly():
+            with _unchanged_handler():
                 ray.shutdown()
+
+
+@contextlib.contextmanager
+def _unchanged_handler() -> Iterator[None]:
+    """Restores the handler of SIGTERM, which Ray replaces when it starts and ends."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # outside the main thread, where Ray replaces none
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _reachable(address: str | None) -> str:
     """The address, or the default one. Raises `UserError` immediately if it does not answer; Ray itself would try for
     minutes."""
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    if address in ("local", "auto"):
-        return address
-    match = re.fullmatch(r"(ray://)?\[?([^/\[\]]+?)\]?:([0-9]+)", address)
-    if match is None:
-        raise UserError(f"engine.address: must be auto, host:6379 or ray://host:10001, not {address!r}")
-    try:
-        socket.create_connection((match[2], int(match[3])), timeout=10).close()
-    except (OSError, OverflowError) as error:
-        raise UserError(f"engine.address: no answer from {address} ({error}); run `ray status` there") from error
+    if address not in ("local", "auto"):
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        except (OSError, ValueError, OverflowError) as error:
+            text = f"engine.address: no answer from {address} ({error}); it must be auto, host:6379 or ray://host:10001"
+            raise UserError(text) from error
     return address
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Hides Ray's messages while it starts or stops, and restores the signal handler that it replaces."""
-    logger, handler = logging.getLogger("ray"), signal.getsignal(signal.SIGTERM)
-    old_level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(old_level)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

@@ -153,23 +153,22 @@ class Slurm(Engine):
         """Yields every item of the tasks when its line is written, or when its task has ended without that. When a stop
         is requested, or at once without `wait`, the others are left to their jobs."""
         pending = {job: set(task.items) for job, task in tasks.items()}
-        positions = dict.fromkeys(tasks, 0)
-        for job in tasks:
-            queue.add(job)
+        queue.times_ended |= dict.fromkeys(tasks, 0)
         while True:
             for job, left in pending.items():
-                outcomes, positions[job] = read_outcomes(tasks[job].path, positions[job]) if left else ([], 0)
-                for outcome in outcomes:
+                for outcome in read_outcomes(tasks[job].path) if left else ():
                     if outcome.index in left:
                         left.remove(outcome.index)
                         yield outcome
-                if left and queue.has_ended(job):
-                    log = tasks[job].path.with_name(f"{job}_0_log.err")  # submitit's name
-                    text = f"Slurm task {job} ended before all its items did ({queue.state(job)}); log: {log}"
-                    _say(text)
-                    lost = Failure("stopped", f"its {text}; the same command resumes")  # not by a fault of its own
-                    yield from (Outcome(index, failure=None if is_done(index) else lost) for index in sorted(left))
-                    left.clear()
+            ended = [job for job, left in pending.items() if left and queue.has_ended(job)]
+            for job in ended:
+                log = tasks[job].path.with_name(f"{job}_0_log.err")  # submitit's name
+                text = f"Slurm task {job} ended before all its items did ({queue.states[job]}); log: {log}"
+                lost = Failure("stopped", f"its {text}; the same command resumes")  # not by a fault of its own
+                yield from (Outcome(index, failure=None if is_done(index) else lost) for index in sorted(pending[job]))
+                pending[job].clear()
+            if ended:
+                _say(f"{text}; {pluralize(len(ended), 'such task')}")
             if not any(pending.values()) or stop.requested or not self.wait:
                 break
             _sleep(stop, on_tick)

@@ -2,7 +2,8 @@
 
 import hashlib
 import subprocess
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 from numerate.errors import OperationalError
@@ -23,18 +24,14 @@ class Queue:
     """The jobs of a folder in Slurm. All have a name that is made from its path, so that one squeue tells of those of
     every command, and none is lost if a command dies, or the disk is full, while it submits them.
 
-    squeue knows a job until some minutes after its end, and needs no accounting.
+    `states` are those of the last answer. squeue knows a job until some minutes after its end, and needs no accounting.
     """
 
     def __init__(self, root: Path) -> None:
         self.name = f"numerate-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]}"
-        self._states: dict[str, str] = {}
-        self._times_ended: Counter[str] = Counter()  # of each job that was queued or running, by the last answers
+        self.states: Mapping[str, str] = {}
+        self.times_ended: dict[str, int] = {}  # of each job that was queued or running, by the last answers
         self._num_silent, self._error = 0, ""
-
-    def add(self, job: str) -> None:
-        """Expects a job that was submitted."""
-        self._times_ended[job] = 0
 
     def update(self) -> None:
         """Calls squeue. Without an answer everything stays as it was."""
@@ -45,20 +42,16 @@ class Queue:
             self._num_silent += 1
             self._error = (getattr(error, "stderr", None) or str(error)).strip()
             return
-        self._num_silent = 0
-        self._states = dict(line.strip().split("|", 1) for line in answer.stdout.splitlines() if "|" in line)
-        for job in self._states.keys() | self._times_ended.keys():
-            if self.state(job) not in _ENDED_STATES:
-                self._times_ended[job] = 0
-            elif job in self._times_ended:
-                self._times_ended[job] += 1
-
-    def state(self, job: str) -> str:
-        """The state of a job by the last answer."""
-        return self._states.get(job, "unknown to squeue")
+        found = dict(line.strip().split("|", 1) for line in answer.stdout.splitlines() if "|" in line)
+        self.states, self._num_silent = defaultdict(lambda: "unknown to squeue", found), 0
+        for job in found.keys() | self.times_ended.keys():
+            if self.states[job] not in _ENDED_STATES:
+                self.times_ended[job] = 0
+            elif job in self.times_ended:
+                self.times_ended[job] += 1
 
     def has_ended(self, job: str) -> bool:
-        return self._times_ended[job] >= CONFIRMATIONS
+        return self.times_ended[job] >= CONFIRMATIONS
 
     def obstacle(self) -> str | None:
         """Calls squeue; returns why nothing should be submitted now. Raises `OperationalError` if squeue has not
@@ -68,10 +61,8 @@ class Queue:
             raise OperationalError(f"squeue does not answer ({self._error}); the same command tries again")
         if self._num_silent:
             return f"squeue, which does not answer ({self._error})"
-        return None if all(map(self.has_ended, self._times_ended)) else f"the jobs of an earlier command: {self}"
+        return None if all(map(self.has_ended, self.times_ended)) else f"the jobs of an earlier command: {self}"
 
     def __str__(self) -> str:
-        """The jobs, and the commands to inspect and to end them."""
-        return (
-            f"Slurm jobs {self.name} (`squeue --name={self.name}` shows them, `scancel --name={self.name}` ends them)"
-        )
+        jobs = self.name
+        return f"Slurm jobs {jobs} (`squeue --name={jobs}` shows them, `scancel --name={jobs}` ends them)"

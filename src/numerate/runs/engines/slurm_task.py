@@ -37,7 +37,7 @@ class ArrayTask:
     pool: Local
 
     def __call__(self) -> None:
-        done = {outcome.index for outcome in read_outcomes(self.path)[0]}
+        done = {outcome.index for outcome in read_outcomes(self.path)}
         indices = [index for index in self.items if index not in done]
         items, is_warned, is_done = [self.items[index] for index in indices], False, True
 
@@ -79,17 +79,12 @@ class ArrayTask:
         return is_done
 
 
-def read_outcomes(path: Path, start: int = 0) -> tuple[list[Outcome], int]:
-    """The outcomes that a task has written from a byte of its file on, and where the next one starts. A line that no
-    task wrote is skipped: the folder of an item says whether it is done."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(start)
-            content = file.read()
-    except OSError:
-        return [], start
-    outcomes, size = [], content.rfind(b"\n") + 1
-    for line in content[:size].splitlines():
-        with suppress(msgspec.MsgspecError, RecursionError):
-            outcomes.append(msgspec.json.decode(line, type=Outcome))
-    return outcomes, start + size
+def read_outcomes(path: Path) -> list[Outcome]:
+    """The outcomes that a task has written. A line that no task wrote so is skipped: the folder of an item says whether
+    it is done."""
+    outcomes = []
+    with suppress(OSError):
+        for line in path.read_bytes().splitlines():
+            with suppress(msgspec.MsgspecError, RecursionError):
+                outcomes.append(msgspec.json.decode(line, type=Outcome))
+    return outcomes
