@@ -8,12 +8,12 @@ import importlib.util
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -88,17 +88,8 @@ def wait_until(true: Callable[[], bool], seconds: float = 40.0) -> None:
 def test_the_script_says_what_was_requested_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     engine = Slurm(
-        partition="gpu",
-        account="sums",
-        qos="low",
-        constraint="a100",
-        array_tasks=5,
-        array_parallelism=2,
-        minutes=90,
-        cpus_per_task=8,
-        gpus_per_task=2,
-        workers=6,
-        mem_gb=24,
+        **{"partition": "gpu", "account": "sums", "qos": "low", "constraint": "a100", "minutes": 90, "mem_gb": 24},
+        **{"array_tasks": 5, "array_parallelism": 2, "cpus_per_task": 8, "gpus_per_task": 2, "workers": 6},
         sbatch_options=("exclude=node7", "--exclusive"),
         setup=("module load cuda", "source venv/bin/activate"),
         python="venv/bin/python",
@@ -109,28 +100,13 @@ def test_the_script_says_what_was_requested_and_writes_nothing(tmp_path: Path, m
         "# 13 items in 5 tasks of at most 3, on 6 workers of 1 thread each.",
         "# Task 0: run 0, run 5, run 10",
     ]
-    logs = tmp_path / "slurm" / "1"
-    assert {line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")} == {
-        "account=sums",
-        "array=0-4%2",
-        "constraint=a100",
-        "cpus-per-task=8",
-        f"error={logs}/%A_%a_0_log.err",
-        "exclude=node7",
-        "exclusive",
-        "gpus-per-node=2",
-        f"job-name={Queue(tmp_path / 'slurm').name}",
-        "mem=24576M",
-        "nodes=1",
-        "ntasks-per-node=1",
-        "open-mode=append",
-        f"output={logs}/%A_%a_0_log.out",
-        "partition=gpu",
-        "qos=low",
-        "requeue",
-        "signal=USR2@120",
-        "time=90",
-    }
+    logs, name = tmp_path / "slurm" / "1", Queue(tmp_path / "slurm").name
+    options = (
+        f"account=sums array=0-4%2 constraint=a100 cpus-per-task=8 error={logs}/%A_%a_0_log.err exclude=node7 "
+        f"exclusive gpus-per-node=2 job-name={name} mem=24576M nodes=1 ntasks-per-node=1 open-mode=append "
+        f"output={logs}/%A_%a_0_log.out partition=gpu qos=low requeue signal=USR2@120 time=90"
+    )
+    assert sorted(line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")) == options.split()
     setup = lines.index("# setup")
     assert lines[setup + 1 : setup + 3] == ["module load cuda", "source venv/bin/activate"]
     assert lines[-1] == (
@@ -249,31 +225,23 @@ PARTS = """
 """
 
 
+OF_A_SCRIPT = type("Double", (), {"__module__": "__main__", "__call__": lambda self, item: item * 2})
+"""As a class of the script that was started, which no task can import."""
+
+
 @pytest.mark.slow
-def test_an_array_runs_as_its_script_was_shown_with_a_function_of_a_users_file(cluster: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["file", "script"])
+def test_an_array_runs_as_its_script_was_shown_with_a_function_of_the_users_own(
+    place: str, cluster: Path, tmp_path: Path
+) -> None:
     (tmp_path / "my_parts.py").write_text(textwrap.dedent(PARTS))
-    function = load_user_parts(tmp_path / "my_parts.py").Double()
+    function = (OF_A_SCRIPT if place == "script" else load_user_parts(tmp_path / "my_parts.py").Double)()
     engine = Slurm(array_tasks=2, workers=1, cpus_per_task=1)
     shown = engine.script(function, [1, 2, 3], tmp_path).splitlines()
     assert results(list(engine.map(function, [1, 2, 3], folder=tmp_path))) == {0: 2, 1: 4, 2: 6}
     sent = (tmp_path / "slurm/1/77_submission.sh").read_text().splitlines()
     assert [shown[0], *shown[3:]] == sent
     assert not (cluster / "asked").exists(), "no accounting is asked"
-
-
-@pytest.mark.slow
-def test_each_result_arrives_when_it_is_there_and_a_dying_worker_takes_one_item(
-    cluster: Path, diary: Diary, tmp_path: Path
-) -> None:
-    found = []
-    for one in ONE.map(diary, ["quick", "kill", "refuse", "until go"], folder=tmp_path):
-        found.append(one)
-        if one.index == 0:
-            happen(diary, "go")
-    assert results(found) == {0: "QUICK", 1: "died", 2: "user error", 3: "UNTIL GO"}
-    assert diary.count("begun: kill") == 3
-    refused = next(one for one in found if one.index == 2)
-    assert refused.failure == Failure("user error", "refuse: no", 2)
 
 
 @pytest.mark.slow
@@ -299,38 +267,12 @@ def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them_and_
     assert diary.count("checkpoint: go") == 0
 
 
-SCRIPT = """
-    import sys
-    from pathlib import Path
-    from numerate.runs.engines import Slurm, slurm
-
-    class Notes:
-        def __init__(self, folder):
-            self.folder = Path(folder)
-
-        def __call__(self, item):
-            with open(self.folder / "notes.txt", "a") as file:
-                file.write(item)
-            return item
-
-        def done(self, item):
-            return (self.folder / "notes.txt").exists()
-
-    slurm.POLL_INTERVAL = 0.3
-    if __name__ == "__main__":
-        engine = Slurm(array_tasks=1, workers=1, minutes=5)
-        for one in engine.map(Notes(sys.argv[1]), ["a"], folder=Path(sys.argv[1])):
-            print(one.result, one.failure)
-"""
-
-
 @pytest.mark.slow
-def test_two_commands_at_once_submit_nothing_twice_also_with_a_class_of_a_script(cluster: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes.py").write_text(textwrap.dedent(SCRIPT))
-    command = [sys.executable, str(tmp_path / "notes.py"), str(tmp_path)]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert sorted(one.communicate(timeout=60)[0] for one in both) == ["None None\n", "a None\n"]
-    assert (tmp_path / "notes.txt").read_text() == "a"
+def test_two_commands_at_once_submit_nothing_twice(cluster: Path, diary: Diary, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as commands:
+        found = commands.map(lambda _: results(list(ONE.map(diary, ["a", "b"], folder=tmp_path))), range(2))
+    assert sorted(map(str, found)) == ["{0: 'A', 1: 'B'}", "{0: None, 1: None}"]
+    assert [diary.count(f"begun: {item}") for item in ("a", "b")] == [1, 1]
 
 
 @pytest.mark.slow
@@ -339,9 +281,9 @@ def test_a_task_that_is_warned_or_preempted_lets_runs_write_checkpoints_and_cont
     how: str, cluster: Path, diary: Diary, tmp_path: Path
 ) -> None:
     found = []
-    for one in ONE.map(diary, ["quick", "until go", "last"], folder=tmp_path):
+    for one in ONE.map(diary, ["quick", "kill", "refuse", "until go", "last"], folder=tmp_path):
         found.append(one)
-        if one.index == 0:
+        if one.index == 0:  # each result arrives when it is there
             wait_until(lambda: diary.count("begun: until go") == 1)
             kill(cluster, "77", signal.SIGUSR2 if how == "warned" else signal.SIGTERM)
             wait_until(lambda: diary.count("checkpoint: go") == 1)
@@ -350,8 +292,9 @@ def test_a_task_that_is_warned_or_preempted_lets_runs_write_checkpoints_and_cont
                 kill(cluster, "77", signal.SIGKILL)
             wait_until(lambda: diary.count("begun: until go") == 2)
             happen(diary, "go")
-    assert results(found) == {0: "QUICK", 1: "UNTIL GO", 2: "LAST"}
-    assert diary.count("begun: quick") == 1
+    assert results(found) == {0: "QUICK", 1: "died", 2: "user error", 3: "UNTIL GO", 4: "LAST"}
+    assert next(one.failure for one in found if one.index == 2) == Failure("user error", "refuse: no", 2)
+    assert [diary.count(f"begun: {item}") for item in ("quick", "kill", "refuse")] == [1, 3, 1]
 
 
 @pytest.mark.slow

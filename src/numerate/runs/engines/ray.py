@@ -113,11 +113,11 @@ class Ray(Engine):
                 failure = failures.stopped_failure(stop)
             elif self.timeout is not None and seconds >= self.timeout + engine.STOP_TIMEOUT:
                 failure = failures.timeout_failure(self.timeout)
+            elif tries < engine.MAX_TRIES:
+                return None
             elif isinstance(error, ray.exceptions.OutOfMemoryError):
                 text = "its worker was killed, since no memory was left; use fewer workers, or a smaller batch or model"
                 failure = Failure("out of memory", text)
-            elif tries < engine.MAX_TRIES:
-                return None
             else:
                 failure = failures.died_failure("died on the Ray cluster", tries, str(error))
         return Outcome(index, failure=failure, seconds=seconds)
