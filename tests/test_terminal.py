@@ -95,7 +95,7 @@ def test_too_little_memory_is_told_with_a_remedy_and_is_no_fault_of_the_program(
     assert main(["list"]) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"numerate: out of memory: the machine is out of memory ({type(error).__name__}")
-    assert said.endswith("use fewer workers, or a smaller batch or model\n")
+    assert said.endswith("use a smaller batch or model, or fewer workers\n")
 
 
 @pytest.mark.parametrize(

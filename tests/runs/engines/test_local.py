@@ -24,7 +24,7 @@ from numerate.config import load_user_parts
 from numerate.errors import OperationalError, UserError
 from numerate.runs.engines import Local, Ray, engine, machine
 from numerate.runs.engines.engine import Outcome
-from numerate.runs.engines.failures import to_failure
+from numerate.runs.engines.failures import failure_from_exception
 from numerate.runs.engines.memory import out_of_memory_error
 from numerate.training.stopping import Stop
 
@@ -250,7 +250,7 @@ def test_memory_that_ran_out_is_known_from_every_library_that_says_so() -> None:
 def test_advice_for_a_gpu_out_of_memory_reaches_the_command() -> None:
     fault = OperationalError("the GPU is out of memory: training.micro_batch_size=4 needs less")
     fault.__cause__ = RuntimeError("CUDA out of memory")
-    failure = to_failure(fault, Stop())
+    failure = failure_from_exception(fault)
     assert (failure.kind, failure.text) == ("out of memory", str(fault))
 
 

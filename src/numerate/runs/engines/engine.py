@@ -27,17 +27,10 @@ FailureKind = Literal[
 "error" (an unexpected exception), "out of memory", "disk full", "busy" (another process holds its lock), "died" (its
 worker), "timeout", "stopped", or "not started" because everything was stopped."""
 
-MAX_TRIES = 3
-"""An item has failed if its worker died this often; within one command, it is started again on another worker."""
-
-STOP_TIMEOUT = 10.0
-"""Seconds between requesting an item to stop and killing its worker."""
-
-TICK_INTERVAL = 0.5
-"""Seconds between two calls of `on_tick`."""
-
-DEFAULT_NUM_WORKERS = 64
-"""Assumed number of workers if it is unknown: more shards of a grid than needed cost little."""
+MAX_TRIES = 3  # an item has failed if its worker died this often in one command
+STOP_TIMEOUT = 10.0  # seconds between requesting an item to stop and killing its worker
+TICK_INTERVAL = 0.5  # seconds between two calls of `on_tick`
+DEFAULT_NUM_WORKERS = 64  # if the number is unknown: more shards of a grid than needed cost little
 
 Function = Callable[[Any], Any]
 OnTick = Callable[[], None]
@@ -87,17 +80,13 @@ class Outcome:
 class Engine(Spec, ABC):
     """Applies a function to items with several workers: `Local`, `Ray` or `Slurm`. The results are the same on each.
 
-    For example, with a function of a module:
-
         sorted(one.result for one in Local(workers=2).map(math.sqrt, [1, 4, 9]))  # 1.0, 2.0, 3.0
 
     The function and its items are pickled to every worker. An item is done at least once, and may be done again after
     its worker died: it opens the folder of its run, does what is missing there, and writes how it ended. Its result
     only informs a waiting command; on Slurm it must be plain (JSON) data. Inside a worker, `worker.current_stop()`
-    says when an item should end early.
-
-    A function may have two methods besides: `name_of(item)`, the name of an item in errors, and `done(item)`, whether
-    the folder of an item shows that nothing is left to do.
+    says when an item should end early. A function may have two methods besides: `name_of(item)`, the name of an item in
+    errors, and `done(item)`, whether the folder of an item shows that nothing is left to do.
     """
 
     workers: int | None = setting(
@@ -114,12 +103,7 @@ class Engine(Spec, ABC):
         return self.workers or DEFAULT_NUM_WORKERS
 
     def check_available(self) -> None:
-        """Checks that this engine is available, before anything is written or started.
-
-        Raises the `UserError` that `map` would raise for a package or a program that is not installed, or for an
-        address that does not answer, if that can be checked before anything is started.
-        """
-        return
+        """Raises the `UserError` of `map` for an engine that is not available, before anything is started."""
 
     def map(
         self,
@@ -134,8 +118,8 @@ class Engine(Spec, ABC):
 
         `folder` is for files of the engine (logs, job scripts). When `stop` is requested, running items are stopped and
         waiting ones end as "not started". `on_tick` is called about twice a second while waiting. Raises `UserError`
-        before anything is started if the engine is not available (a package that is not installed, an address that does
-        not answer), or if the function cannot be pickled.
+        before anything is started if a package is not installed, an address does not answer, or the function cannot be
+        pickled.
         """
         self.check_available()
         return self._map(function, items, folder, stop or Stop(), on_tick)
@@ -147,19 +131,12 @@ class Engine(Spec, ABC):
         """What `map` promises, on this engine."""
 
     def script(self, function: Function, items: Sequence[Any], folder: Path) -> str:
-        """The job script that would be submitted, for `--dry-run`. Nothing is started or written.
-
-        Raises `UserError` for an engine that submits none.
-        """
+        """The job script that would be submitted, for `--dry-run`. Raises `UserError` if there is none."""
         raise UserError(f"{type(self).__name__} has no job script; use engine=slurm")
 
 
 def name_of(function: Function, item: Any) -> str:
-    """The name of an item in errors: as its function says, or as it is printed.
-
-    >>> name_of(abs, -3)
-    '-3'
-    """
+    """The name of an item in errors: as its function says, or as it is printed."""
     return str(getattr(function, "name_of", str)(item))
 
 

@@ -12,8 +12,7 @@ from numerate.training.stopping import Stop
 
 def not_sent(index: int, error: Exception) -> Outcome:
     """The outcome of an item that cannot be pickled."""
-    text = f"the item cannot be sent to a worker: {error}"
-    return Outcome(index, failure=Failure("error", text, traceback=_trace(error)))
+    return Outcome(index, failure=Failure("error", f"the item cannot be sent to a worker: {error}"))
 
 
 def stopped_failure(stop: Stop) -> Failure:
@@ -32,40 +31,30 @@ def died_failure(reason: str, tries: int, traceback: str | None = None) -> Failu
     return Failure("died", text, traceback=traceback)
 
 
-def to_failure(error: BaseException, stop: Stop) -> Failure:
-    """Converts the exception of an item to a `Failure`."""
-    if isinstance(error, KeyboardInterrupt | SystemExit) and stop.requested:
-        return stopped_failure(stop)
-    cause = memory.out_of_memory_error(error)
-    if cause is not None:
-        is_explained = isinstance(error, OperationalError) and memory.is_on_gpu(cause)
-        text = str(error) if is_explained else memory.out_of_memory_text(cause)
-        return Failure("out of memory", text, traceback=_trace(cause))
-    return failure_from_exception(error)
-
-
 def failure_from_exception(error: BaseException) -> Failure:
     """Converts an exception to a `Failure`. An unexpected one is a user error if it comes from a user's file, otherwise
     an error of the program."""
-    notes = "\n".join(getattr(error, "__notes__", [])) or None
+    trace, notes = "".join(traceback.format_exception(error)), "\n".join(getattr(error, "__notes__", [])) or None
+    if (cause := memory.out_of_memory_error(error)) is not None:
+        is_explained = isinstance(error, OperationalError) and memory.is_on_gpu(cause)
+        return Failure("out of memory", str(error) if is_explained else memory.out_of_memory_text(cause), 1, trace)
+    if disk.is_full(error):
+        return Failure("disk full", str(error), 1, trace)
     if isinstance(error, LockedError):
         return Failure("busy", str(error), 2)
     if isinstance(error, UserError):
         return Failure("user error", str(error), 2, notes)
     if isinstance(error, OperationalError):
-        return Failure("disk full" if disk.is_full(error) else "operational error", str(error), traceback=notes)
+        return Failure("operational error", str(error), 1, notes)
     if user_code_location(error) is not None:
-        return Failure("user error", describe_error(error), 2, _trace(error))
-    return Failure("error", f"{describe_error(error)} (--traceback shows where)", traceback=_trace(error))
+        return Failure("user error", describe_error(error), 2, trace)
+    return Failure("error", f"{describe_error(error)} (--traceback shows where)", 1, trace)
 
 
 def failure_to_record(error: Exception) -> Failure:
     """The failure of a run that ended with an error. Raises the error again if it is not the run's own: another process
     trains it, the disk is full, or its worker has no memory left."""
-    if isinstance(error, LockedError) or disk.is_full(error) or memory.out_of_memory_error(error) is not None:
+    failure = failure_from_exception(error)
+    if failure.kind in ("busy", "disk full", "out of memory"):
         raise error
-    return failure_from_exception(error)
-
-
-def _trace(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
+    return failure

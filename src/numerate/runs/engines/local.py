@@ -24,7 +24,6 @@ from numerate.runs.engines.engine import Engine, Function, OnTick, Outcome, not_
 from numerate.runs.engines.machine import num_available_cpus, visible_gpus
 from numerate.training.stopping import Stop
 
-_MAX_FAILED_STARTS = 3  # consecutive deaths of workers that were starting, after which no more are started
 _END = b""  # in the place of an item: the worker stops the item that it does, and ends
 
 
@@ -79,16 +78,12 @@ class _Map:
     def __post_init__(self) -> None:
         self.waiting = deque(range(len(self.items)))
         self.deaths: Counter[int] = Counter()  # by item
-        self.workers: dict[int, _Worker | None] = dict.fromkeys(range(self.num_workers))  # by slot
-        self.failed_starts = 0
-
-    @property
-    def alive(self) -> "list[_Worker]":
-        return [one for one in self.workers.values() if one is not None]
+        self.workers: dict[int, _Worker] = {}  # by slot
+        self.limit = math.inf if self.job.timeout is None else self.job.timeout + engine.STOP_TIMEOUT
 
     @property
     def is_running(self) -> bool:
-        return any(one.index is not None for one in self.alive)
+        return any(one.index is not None for one in self.workers.values())
 
     def run(self) -> Iterator[Outcome]:
         atexit.register(self.close)  # if nobody closes this generator: before Python waits for its processes
@@ -98,12 +93,12 @@ class _Map:
                 if self.stop.requested:
                     yield from (not_started(index, self.stop) for index in self.waiting)
                     self.waiting.clear()
-                    for one in self.alive:
+                    for one in self.workers.values():
                         one.end()
-                yield from self._give_items()
-                self._start_workers()
-                wait([one.connection for one in self.alive], engine.TICK_INTERVAL)
-                for one in self.alive:
+                for slot in range(self.num_workers):
+                    yield from self._give_item(slot)
+                wait([one.connection for one in self.workers.values()], engine.TICK_INTERVAL)
+                for one in list(self.workers.values()):
                     yield from self._look_at(one)
                 if time.monotonic() >= next_tick:
                     self.on_tick()
@@ -115,95 +110,85 @@ class _Map:
         """Ends all workers; at once if a stop was requested before and items are still running (a second Ctrl-C)."""
         atexit.unregister(self.close)
         is_hurried = self.stop.requested and self.is_running
-        for one in self.alive:
+        for one in self.workers.values():
             one.end()
-        for one in self.alive:
-            one.process.join(0.0 if is_hurried else max(0.0, one.kill_at - time.monotonic()))
+        for one in list(self.workers.values()):
+            one.process.join(0.0 if is_hurried else max(0.0, one.end_time - time.monotonic()))
             self._kill(one)
 
     def _kill(self, one: "_Worker") -> None:
-        self.workers[one.slot] = None
+        del self.workers[one.slot]
         one.process.kill()
         one.process.join()
         one.connection.close()
 
-    def _give_items(self) -> Iterator[Outcome]:
-        for one in self.alive:
-            while self.waiting and one.is_ready and one.index is None:
-                index = self.waiting.popleft()
-                try:
-                    item = self.dumps(self.items[index])
-                except Exception as error:
-                    yield failures.not_sent(index, error)
-                else:
-                    one.give(index, item, self.job.timeout)
-
-    def _start_workers(self) -> None:
-        num_starting = sum(not one.is_ready for one in self.alive)
-        free = [slot for slot, one in self.workers.items() if one is None]
-        for slot in free[: max(0, len(self.waiting) - num_starting)]:
+    def _give_item(self, slot: int) -> Iterator[Outcome]:
+        """Gives the next item to the worker in a slot, if it is idle; it is started if there is none."""
+        while self.waiting and (slot not in self.workers or self.workers[slot].index is None):
+            index = self.waiting.popleft()
             try:
+                item = self.dumps(self.items[index])
+            except Exception as error:
+                yield failures.not_sent(index, error)
+                continue
+            if slot not in self.workers:
                 self.workers[slot] = _Worker(slot, self.job, self.stop_timeout)
-            except OSError as error:  # the others do all, if there are any
-                if not self.alive:
-                    raise OperationalError(f"no worker could be started: {error.strerror or error}") from error
+            self.workers[slot].give(index, item)
 
     def _look_at(self, one: "_Worker") -> Iterator[Outcome]:
         """The outcome of the item of a worker that has replied, died or taken too long, unless it is tried again."""
-        is_alive = one.process.is_alive()
+        is_alive, index = one.process.is_alive(), one.index
         try:
             reply = one.connection.recv_bytes() if one.connection.poll() else None
         except (EOFError, OSError):
             one.process.join(1.0)  # it is ending, with a status of its own
             is_alive, reply = False, None
         if reply is None:
-            if not is_alive or time.monotonic() >= one.kill_at:
+            is_late = one.is_ready and index is not None and time.monotonic() - one.start_time >= self.limit
+            if not is_alive or is_late or time.monotonic() >= one.end_time:
                 self._kill(one)
                 yield from self._lost(one, is_late=is_alive)
-        elif one.is_ready and one.index is not None:
-            outcome = worker.received(one.index, reply)
-            one.index, one.kill_at = None, one.kill_at if one.is_ending else math.inf
+        elif not one.is_ready:
+            if reply:  # the function cannot be loaded
+                raise pickle.loads(reply).to_error()
+            one.is_ready, one.start_time = True, time.monotonic()
+        elif index is not None:
+            one.index = None
+            outcome = worker.received(index, reply)
             if outcome.failure is not None and outcome.failure.kind == "out of memory":
-                self._kill(one)  # which frees its memory
+                self._kill(one)  # which frees what it holds
             yield outcome
-        elif reply:  # the function cannot be loaded
-            raise pickle.loads(reply).to_error()
-        else:
-            one.is_ready, self.failed_starts = True, 0
 
     def _lost(self, one: "_Worker", *, is_late: bool) -> Iterator[Outcome]:
         """The outcome of the item of a worker that died or was killed for taking too long, unless it is tried again."""
-        reason, index = exit_text(one.process.exitcode), one.index
-        if not one.is_ready and not self.stop.requested:
-            self.failed_starts += 1
-            if self.failed_starts == _MAX_FAILED_STARTS:
-                raise OperationalError(
-                    f"no worker could start: its process {reason} while it was starting. If this is a script, it needs "
-                    "`if __name__ == '__main__':` around its code, since each worker imports the script again; without "
-                    "engine=, workers=1 starts none"
-                )
-        if index is None:
+        if (index := one.index) is None:
             return
         self.deaths[index] += 1
         if self.stop.requested:
             failure = failures.stopped_failure(self.stop)
         elif is_late:
             failure = failures.timeout_failure(self.job.timeout or 0.0)
-        elif self.deaths[index] == engine.MAX_TRIES:
-            failure = failures.died_failure(reason, engine.MAX_TRIES)
-        else:
+        elif self.deaths[index] < engine.MAX_TRIES:
             self.waiting.appendleft(index)  # in the order of the items: a search proposes by the trials before
             return
+        elif one.is_ready:
+            failure = failures.died_failure(exit_text(one.process.exitcode), engine.MAX_TRIES)
+        else:
+            raise OperationalError(
+                f"no worker could start: its process {exit_text(one.process.exitcode)} while it was starting. If this "
+                "is a script, it needs `if __name__ == '__main__':` around its code, since each worker imports the "
+                "script again; without engine=, workers=1 starts none"
+            )
         yield Outcome(index, failure=failure, seconds=time.monotonic() - one.start_time)
 
 
 class _Worker:
-    """A worker process as its command sees it: starting, then ready, with the `index` of an item or idle."""
+    """A worker process as its command sees it: with the `index` of an item or idle; ready when it has begun to work."""
 
     def __init__(self, slot: int, job: worker.Job, stop_timeout: float) -> None:
-        self.slot, self.stop_timeout, self.start_time, self.kill_at = slot, stop_timeout, 0.0, math.inf
+        self.slot, self.stop_timeout, self.is_ready = slot, stop_timeout, False
         self.index: int | None = None
-        self.is_ready = self.is_ending = False
+        self.start_time = self.end_time = math.inf  # of its item; and when it is killed
         context, gpus = multiprocessing.get_context("spawn"), visible_gpus()
         self.connection, theirs = context.Pipe()
         gpu = gpus[slot % len(gpus)] if gpus else None
@@ -216,17 +201,14 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
             theirs.close()
 
-    def give(self, index: int, item: bytes, timeout: float | None) -> None:
+    def give(self, index: int, item: bytes) -> None:
         self.index, self.start_time = index, time.monotonic()
-        self.kill_at = math.inf if timeout is None else self.start_time + timeout + engine.STOP_TIMEOUT
         self._send(item)
 
     def end(self) -> None:
         """Asks it to stop its item and to end; one that is still starting is killed."""
-        if not self.is_ending:
-            self.is_ending = True
-            seconds = engine.STOP_TIMEOUT if self.index is None else self.stop_timeout
-            self.kill_at = min(self.kill_at, time.monotonic() + seconds)
+        if self.end_time == math.inf:
+            self.end_time = time.monotonic() + (engine.STOP_TIMEOUT if self.index is None else self.stop_timeout)
             self._send(_END)
             if not self.is_ready:
                 self.process.kill()
@@ -274,7 +256,7 @@ def _work(connection: Connection, job: worker.Job, gpu: str | None, command: int
     try:
         worker.load_function(job)
     except BaseException as error:
-        reply = pickle.dumps(failures.to_failure(error, stop))
+        reply = pickle.dumps(failures.failure_from_exception(error))
     with suppress(OSError):  # the command is gone
         connection.send_bytes(reply)
         while item := items.get():

@@ -3,11 +3,9 @@
 import re
 
 from numerate.errors import chain_of_causes
-from numerate.training.disk import format_bytes
 
 _OUT_OF_MEMORY_PATTERN = re.compile(
-    r"can't allocate memory|cannot allocate memory|failed to map segment|out of memory|std::bad_alloc|"
-    r"STATUS_ALLOC_FAILED",
+    r"can't allocate memory|cannot allocate memory|failed to map segment|out of memory|bad_alloc|STATUS_ALLOC_FAILED",
     re.IGNORECASE,
 )
 
@@ -32,8 +30,5 @@ def is_on_gpu(cause: BaseException) -> bool:
 def out_of_memory_text(cause: BaseException) -> str:
     """A message about which memory ran out and what needs less."""
     message = f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}".removesuffix(": ")
-    if size := re.search(r"tried to allocate (\d+) bytes", message):  # torch on the CPU
-        message = f"{format_bytes(int(size[1]))} for one tensor"
-    if is_on_gpu(cause):
-        return f"the GPU is out of memory ({message}); use a smaller batch or model, or fewer workers per GPU"
-    return f"the machine is out of memory ({message}); use fewer workers, or a smaller batch or model"
+    where, what = ("GPU", "fewer workers per GPU") if is_on_gpu(cause) else ("machine", "fewer workers")
+    return f"the {where} is out of memory ({message}); use a smaller batch or model, or {what}"

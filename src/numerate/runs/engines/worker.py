@@ -1,9 +1,9 @@
 """The code inside a worker: does one item at a time, and converts its errors to failures."""
 
 import functools
+import math
 import os
 import pickle
-import re
 import secrets
 import socket
 import sys
@@ -16,7 +16,7 @@ from typing import Any
 
 from numerate.config import UserFile, load_user_files, user_files
 from numerate.runs.engines.engine import Engine, Function, Outcome, pickle_value
-from numerate.runs.engines.failures import failure_from_exception, timeout_failure, to_failure
+from numerate.runs.engines.failures import failure_from_exception, stopped_failure, timeout_failure
 from numerate.training.stopping import Stop
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -36,17 +36,13 @@ def current_stop() -> Stop:
 @functools.cache
 def worker_name() -> str:
     """A name of this process that is unique across machines and time, so that a file named by it has one writer."""
-    host = re.sub(r"[^A-Za-z0-9.]+", "-", socket.gethostname())
-    return f"{host}-{os.getpid()}-{secrets.token_hex(2)}"
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs besides the items.
-
-    `function` is pickled, `files` are the user's files with their contents, which are loaded before it is unpickled,
-    `sys_path` and `folder` the module search path and working directory of the command, for workers elsewhere.
-    """
+    """What a worker needs besides the items: the pickled `function`, the user's `files`, which are loaded before it,
+    and the module search path (`sys_path`) and the working directory (`folder`) of the command."""
 
     function: bytes
     files: tuple[UserFile, ...]
@@ -65,17 +61,16 @@ class Job:
 
 
 class ItemStop(Stop):
-    """The stop of an item, which is requested by itself after `timeout` seconds."""
+    """The stop of an item, which is also requested when `timeout` seconds are over."""
 
     def __init__(self, timeout: float | None = None, *, handles_signals: bool = False) -> None:
         super().__init__(handles_signals=handles_signals)
-        self._timeout, self._start_time = timeout, time.monotonic()
+        self._end_time = math.inf if timeout is None else time.monotonic() + timeout
 
     @property
     def is_late(self) -> bool:
-        """Whether the time is over, and not the reason of an earlier request."""
-        is_over = self._timeout is not None and time.monotonic() - self._start_time > self._timeout
-        return is_over and not self._requested
+        """Whether the time is over, and no stop was requested before."""
+        return time.monotonic() > self._end_time and not self._requested
 
     @property
     def requested(self) -> bool:
@@ -109,7 +104,7 @@ def run_item(job: Job, item: bytes, stop: ItemStop, dumps: Callable[[Any], bytes
     except Exception as error:
         unsent = TypeError(f"the result cannot be sent to the command: {error}")
         unsent.__cause__ = error
-        return pickle.dumps((replace(outcome, result=None, failure=to_failure(unsent, stop)), texts))
+        return pickle.dumps((replace(outcome, result=None, failure=failure_from_exception(unsent)), texts))
 
 
 def perform(call: Callable[[], Any], stop: Stop) -> Outcome:
@@ -123,7 +118,8 @@ def perform(call: Callable[[], Any], stop: Stop) -> Outcome:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and not stop.requested:
             raise
-        failure = to_failure(error, stop)
+        is_stopped = isinstance(error, KeyboardInterrupt | SystemExit) and stop.requested
+        failure = stopped_failure(stop) if is_stopped else failure_from_exception(error)
     finally:
         _stop = previous
     return Outcome(0, result, failure, time.perf_counter() - start_time, worker_name())
