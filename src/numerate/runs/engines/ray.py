@@ -192,7 +192,7 @@ def _unchanged_handler() -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # outside the main thread, where Ray replaces none
+        with contextlib.suppress(ValueError, TypeError):  # outside the main thread, where Ray replaces none
             signal.signal(signal.SIGTERM, handler)
 
 

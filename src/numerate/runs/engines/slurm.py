@@ -32,15 +32,9 @@ from numerate.training import disk
 from numerate.training.lock import Lock
 from numerate.training.stopping import Stop
 
-POLL_INTERVAL = 10.0
-"""Seconds between two looks at the files of tasks on a shared file system, and between two calls of squeue."""
-
-WARNING_SECONDS = 120
-"""Seconds before its time limit at which a task is warned, so that runs write checkpoints and it is requeued."""
-
-MAX_ARRAY_TASKS = 1000
-"""Maximum number of tasks of an array, if it is not given: Slurm's own limit (MaxArraySize) is 1001 by default."""
-
+POLL_INTERVAL = 10.0  # seconds between two calls of squeue, and between two looks at the files of tasks
+WARNING_SECONDS = 120  # before its time limit a task is warned, so that runs write checkpoints and it is requeued
+MAX_ARRAY_TASKS = 1000  # if their number is not given: Slurm's own limit (MaxArraySize) is 1001 by default
 _LOCK_TIMEOUT = 120.0  # seconds to wait for another command that is submitting
 
 

@@ -8,11 +8,8 @@ from pathlib import Path
 
 from numerate.errors import OperationalError
 
-CONFIRMATIONS = 3
-"""Consecutive answers of squeue by which a job has ended: one may be empty, and a task that is requeued leaves some."""
-
-MAX_SILENT = 30
-"""Consecutive calls of squeue without an answer after which a command no longer waits for the jobs of another one."""
+CONFIRMATIONS = 3  # answers in a row by which a job has ended: one may be empty, or between an end and a requeue
+MAX_SILENT = 30  # calls of squeue in a row without an answer after which a command that waits for jobs gives up
 
 _ENDED_STATES = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),

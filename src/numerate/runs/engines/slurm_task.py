@@ -16,11 +16,8 @@ from numerate.runs.engines.local import Local
 from numerate.training import disk
 from numerate.training.stopping import Stop
 
-PREEMPTION_WAIT = 900.0
-"""Seconds that a task waits after SIGTERM before it ends: Slurm requeues a preempted task only if it still runs."""
-
-STOP_TIMEOUT = 3600.0
-"""Seconds that running items have to write their checkpoints: Slurm itself ends a task when its time is over."""
+PREEMPTION_WAIT = 900.0  # seconds from SIGTERM to the end: Slurm requeues a preempted task only if it still runs
+STOP_TIMEOUT = 3600.0  # seconds for checkpoints of running items: Slurm itself ends a task when its time is over
 
 
 @dataclass(frozen=True)
