@@ -12,20 +12,17 @@ from numerate.errors import OperationalError, UserError
 from numerate.training.stopping import Stop
 
 FailureKind = Literal[
-    "user error",
-    "operational error",
-    "error",
+    "user error",  # or an exception in a user's file
+    "operational error",  # of the environment
+    "error",  # an unexpected exception
     "out of memory",
     "disk full",
-    "busy",
-    "died",
+    "busy",  # another process holds its lock
+    "died",  # its worker did, each time
     "timeout",
     "stopped",
-    "not started",
+    "not started",  # since everything was stopped
 ]
-"""How an item failed: "user error" (also an exception in a user's file), "operational error" (of the environment),
-"error" (an unexpected exception), "out of memory", "disk full", "busy" (another process holds its lock), "died" (its
-worker), "timeout", "stopped", or "not started" because everything was stopped."""
 
 MAX_TRIES = 3  # an item has failed if its worker died this often in one command
 STOP_TIMEOUT = 10.0  # seconds between requesting an item to stop and killing its worker

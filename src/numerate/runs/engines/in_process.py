@@ -14,10 +14,7 @@ from numerate.training.stopping import Stop
 
 @dataclass(frozen=True)
 class InProcess(Engine):
-    """This process, one item after the other: for scripts without `if __name__ == "__main__":`, notebooks, debuggers.
-
-    What kills an item kills the script, which resumes when it is started again.
-    """
+    """This process, one item after the other: for scripts without `if __name__ == "__main__":` and notebooks."""
 
     def conflicts(self) -> Iterator[str]:
         for name, allowed in (("workers", 1), ("timeout", None)):
@@ -50,7 +47,7 @@ class InProcess(Engine):
 
 @contextmanager
 def _ticks(on_tick: OnTick) -> Iterator[None]:
-    """Calls `on_tick` twice a second, from another thread, meanwhile."""
+    """Calls `on_tick` twice a second meanwhile, from another thread."""
     ended = threading.Event()
 
     def tick() -> None:

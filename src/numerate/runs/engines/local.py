@@ -79,6 +79,7 @@ class _Map:
         self.waiting = deque(range(len(self.items)))
         self.deaths: Counter[int] = Counter()  # by item
         self.workers: dict[int, _Worker] = {}  # by slot
+        self.has_started = False  # any worker
         self.limit = math.inf if self.job.timeout is None else self.job.timeout + engine.STOP_TIMEOUT
 
     @property
@@ -133,7 +134,9 @@ class _Map:
                 continue
             if slot not in self.workers:
                 self.workers[slot] = _Worker(slot, self.job, self.stop_timeout)
-            self.workers[slot].give(index, item)
+            one = self.workers[slot]
+            one.index, one.start_time = index, time.monotonic()
+            one.send(item)
 
     def _look_at(self, one: "_Worker") -> Iterator[Outcome]:
         """The outcome of the item of a worker that has replied, died or taken too long, unless it is tried again."""
@@ -151,7 +154,7 @@ class _Map:
         elif not one.is_ready:
             if reply:  # the function cannot be loaded
                 raise pickle.loads(reply).to_error()
-            one.is_ready, one.start_time = True, time.monotonic()
+            self.has_started, one.is_ready, one.start_time = True, True, time.monotonic()
         elif index is not None:
             one.index = None
             outcome = worker.received(index, reply)
@@ -171,7 +174,7 @@ class _Map:
         elif self.deaths[index] < engine.MAX_TRIES:
             self.waiting.appendleft(index)  # in the order of the items: a search proposes by the trials before
             return
-        elif one.is_ready:
+        elif self.has_started:
             failure = failures.died_failure(exit_text(one.process.exitcode), engine.MAX_TRIES)
         else:
             raise OperationalError(
@@ -201,19 +204,15 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
             theirs.close()
 
-    def give(self, index: int, item: bytes) -> None:
-        self.index, self.start_time = index, time.monotonic()
-        self._send(item)
-
     def end(self) -> None:
         """Asks it to stop its item and to end; one that is still starting is killed."""
         if self.end_time == math.inf:
             self.end_time = time.monotonic() + (engine.STOP_TIMEOUT if self.index is None else self.stop_timeout)
-            self._send(_END)
-            if not self.is_ready:
+            self.send(_END)
+            if not self.is_ready and not self.connection.poll():  # which has said nothing since
                 self.process.kill()
 
-    def _send(self, item: bytes) -> None:
+    def send(self, item: bytes) -> None:
         with suppress(OSError):  # it has died, which is noticed when it is looked at
             self.connection.send_bytes(item)
 

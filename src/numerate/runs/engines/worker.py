@@ -26,10 +26,7 @@ _warnings: list[str] = []
 
 
 def current_stop() -> Stop:
-    """The stop of the item that this worker does: requested when it should end early, at the next safe point.
-
-    An item ends early by `KeyboardInterrupt`.
-    """
+    """The stop of the item that this worker does: requested when it should end early, by `KeyboardInterrupt`."""
     return _stop
 
 
@@ -128,10 +125,9 @@ def perform(call: Callable[[], Any], stop: Stop) -> Outcome:
 def received(index: int, reply: bytes) -> Outcome:
     """The outcome of an item in the command, which issues the worker's warnings as its own."""
     try:
-        outcome, texts = pickle.loads(reply)  # of types Outcome and tuple[str, ...]
+        outcome, texts = pickle.loads(reply)
     except Exception as error:
         return Outcome(index, failure=failure_from_exception(error))
     for text in texts:
         warnings.warn(text, stacklevel=2)
-    done: Outcome = replace(outcome, index=index)
-    return done
+    return replace(outcome, index=index)  # type: ignore[no-any-return]
