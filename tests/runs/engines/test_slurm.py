@@ -33,6 +33,7 @@ from numerate import recipe
 from numerate.config import load_user_parts
 from numerate.errors import OperationalError, UserError
 from numerate.recipes.study import Study
+from numerate.runs.end import read_end
 from numerate.runs.engines import Local, Slurm, slurm, slurm_queue
 from numerate.runs.engines.engine import Failure, Outcome
 from numerate.runs.engines.slurm_queue import Queue
@@ -265,6 +266,10 @@ def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them_and_
     assert f"waits for the jobs of an earlier command: {jobs}" in capfd.readouterr().err
     assert diary.count("begun: until go") == 1
     assert diary.count("checkpoint: go") == 0
+    (last,) = replace(ONE, wait=False).map(diary, ["last"], folder=tmp_path)
+    assert last.failure == Failure("not started", "Slurm task 79 keeps running", 0)
+    wait_until(lambda: (cluster / "79").read_text() == "COMPLETED")
+    assert diary.count("done: last") == 1
 
 
 @pytest.mark.slow
@@ -331,7 +336,7 @@ def test_tasks_that_are_cancelled_or_lost_or_whose_node_fails_take_no_item_down_
 
 @pytest.mark.slow
 def test_a_run_whose_task_is_lost_has_not_failed_and_is_taken_up_by_the_same_command(
-    cluster: Path, tmp_path: Path
+    cluster: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     small = "model.hidden_size=16 training.steps=2 training.batch_size=8 training.shuffle_window=1 evaluation.grid=1x1"
     study, runs = Study("s", "?", (recipe("addition_rotary", *small.split()),)), tmp_path / "runs"
@@ -342,12 +347,15 @@ def test_a_run_whose_task_is_lost_has_not_failed_and_is_taken_up_by_the_same_com
 
     losing = threading.Thread(target=lose)
     losing.start()
-    _, (lost,) = run_study(study, runs_dir=runs, engine=ONE)
+    run_study(study, runs_dir=runs, engine=ONE)
     losing.join()
-    assert lost.is_resumable
-    assert "its Slurm task 77 ended before all its items did (NODE_FAIL); log: " in str(lost.error)
-    _, (taken_up,) = run_study(study, runs_dir=runs, engine=ONE)
-    assert taken_up.error is None
+    assert "Slurm task 77 ended before all its items did (NODE_FAIL); log: " in capfd.readouterr().err
+    assert not list(runs.glob("*/*/end.json"))
+    run_study(study, runs_dir=runs, engine=ONE)
+    (path,) = runs.glob("*/*/end.json")
+    end = read_end(path.parent)
+    assert end is not None
+    assert end.status == "done"
 
 
 # What tasks write -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +170,9 @@ class Slurm(Engine):
         if stop.requested and (count := sum(map(len, pending.values()))):
             _say(f"{pluralize(count, 'item')} left to {queue}. The same command waits for them, on any machine.")
         for job, left in pending.items():
-            status = (stop.status or 130) if stop.requested else 0
-            failure = Failure("stopped", f"Slurm task {job} keeps running", status)
+            failure = Failure("not started", f"Slurm task {job} keeps running", 0)
+            if stop.requested:
+                failure = replace(failure, kind="stopped", status=stop.status or 130)
             yield from (Outcome(index, failure=failure) for index in sorted(left))
 
     def script(self, function: Callable[[Any], Any], items: Sequence[Any], folder: Path) -> str:
