@@ -196,7 +196,7 @@ def test_one_squeue_tells_of_all_jobs_and_three_answers_end_one(cluster: Path, t
     (cluster / "78_0").write_text("NODE_FAIL")
     (cluster / "mute").touch()
     for _ in range(slurm_queue.CONFIRMATIONS):
-        assert "squeue, which does not answer (slurm_load_jobs error: Unable" in str(queue.obstacle())
+        assert "an answer of squeue (slurm_load_jobs error: Unable" in str(queue.obstacle())
     (cluster / "mute").unlink()
     assert [queue.obstacle() is None for _ in range(slurm_queue.CONFIRMATIONS)] == [False, False, True]
     assert queue.times_ended.keys() == {"77_0", "78_0"}
@@ -258,7 +258,7 @@ def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them_and_
     jobs = str(Queue(tmp_path / "slurm"))
     assert f"1 item left to {jobs}. The same command waits" in capfd.readouterr().err
     without_wait = list(replace(ONE, wait=False).map(diary, ["new"], folder=tmp_path))
-    assert text_of(without_wait[0]) == f"not submitted; first come the jobs of an earlier command: {jobs}"
+    assert text_of(without_wait[0]) == f"not submitted: it has to wait for the jobs of an earlier command: {jobs}"
     threading.Timer(1.0, happen, (diary, "go")).start()
     (cluster / "blink").touch()
     again = list(ONE.map(diary, ["until go", "new"], folder=tmp_path))
@@ -266,6 +266,7 @@ def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them_and_
     assert f"waits for the jobs of an earlier command: {jobs}" in capfd.readouterr().err
     assert diary.count("begun: until go") == 1
     assert diary.count("checkpoint: go") == 0
+    wait_until(lambda: (cluster / "78").read_text() == "COMPLETED")
     (last,) = replace(ONE, wait=False).map(diary, ["last"], folder=tmp_path)
     assert last.failure == Failure("not started", "Slurm task 79 keeps running", 0)
     wait_until(lambda: (cluster / "79").read_text() == "COMPLETED")

@@ -99,7 +99,7 @@ class Slurm(Engine):
             obstacle = queue.obstacle()
             if obstacle is not None:
                 if not self.wait:
-                    failure = Failure("not started", f"not submitted; first come {obstacle}", 0)
+                    failure = Failure("not started", f"not submitted: it has to wait for {obstacle}", 0)
                     yield from (Outcome(index, failure=failure) for index in everything)
                     return
                 if obstacle != said:

@@ -57,7 +57,7 @@ class Queue:
         if self._num_silent >= MAX_SILENT:
             raise OperationalError(f"squeue does not answer ({self._error}); the same command tries again")
         if self._num_silent:
-            return f"squeue, which does not answer ({self._error})"
+            return f"an answer of squeue ({self._error})"
         return None if all(map(self.has_ended, self.times_ended)) else f"the jobs of an earlier command: {self}"
 
     def __str__(self) -> str:
