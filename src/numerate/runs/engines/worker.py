@@ -94,7 +94,7 @@ def run_item(job: Job, item: bytes, stop: ItemStop, dumps: Callable[[Any], bytes
     outcome = perform(lambda: function(pickle.loads(item)), stop)
     if outcome.failure is not None and outcome.failure.kind == "stopped" and stop.is_late:
         outcome = replace(outcome, failure=timeout_failure(job.timeout or 0.0))
-    texts = tuple(_warnings)
+    texts = tuple(dict.fromkeys(_warnings))
     _warnings.clear()
     try:
         return dumps((outcome, texts))
@@ -113,10 +113,12 @@ def perform(call: Callable[[], Any], stop: Stop) -> Outcome:
     try:
         result = call()
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and not stop.requested:
+        if isinstance(error, KeyboardInterrupt | SystemExit) and stop.requested:
+            failure = stopped_failure(stop)
+        elif isinstance(error, KeyboardInterrupt):
             raise
-        is_stopped = isinstance(error, KeyboardInterrupt | SystemExit) and stop.requested
-        failure = stopped_failure(stop) if is_stopped else failure_from_exception(error)
+        else:
+            failure = failure_from_exception(error)
     finally:
         _stop = previous
     return Outcome(0, result, failure, time.perf_counter() - start_time, worker_name())
