@@ -1,5 +1,6 @@
 """Promises of answers to the same questions: what differs between two runs, with intervals of pairs."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +124,11 @@ def test_which_generated_answers_are_correct_is_computed_again(tmp_path: Path) -
         lines = [line | {"row": row} for row, line in enumerate(predictions(100, answers))]
         folders.append(run(tmp_path / name / "1", [with_checksum(line) for line in lines], recipe=recipe))
     wanted = compared(*folders)
-    file = folders[0] / "predictions.jsonl"
-    file.write_text(file.read_text().replace('"correct": false', '"correct": true'))
+    earlier = [
+        with_checksum(line | {"correct": True})
+        for line in map(json.loads, (folders[0] / "predictions.jsonl").read_text().splitlines())
+    ]
+    write_lines(file := folders[0] / "predictions.jsonl", earlier)  # by another rule
     assert compared(*folders) == wanted
     file.write_text(file.read_text().replace('"it is none"', '"it is 40"'))
     with pytest.raises(UserError, match=r"predictions\.jsonl, line 2: damaged: `checksum` must be that of the line"):

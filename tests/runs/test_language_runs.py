@@ -85,7 +85,7 @@ def test_fewer_chunks_and_other_contexts_are_records_of_their_own_and_none_count
 def test_predictions_are_the_loss_of_every_chunk(run: Run) -> None:
     (line,) = run.evaluate(predictions=True).regions()
     lines = run.folder.records("predictions.jsonl")
-    assert [one["cell"]["chunk"] for one in lines] == list(range(chunks_of(run)))
+    assert [one["chunk"] for one in lines] == list(range(chunks_of(run)))
     nll = sum(one["loss"] * one["tokens"] for one in lines)
     assert nll / sum(one["tokens"] for one in lines) == pytest.approx(line["language"]["loss"], abs=1e-4)
 

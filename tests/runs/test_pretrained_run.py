@@ -149,19 +149,17 @@ def test_an_interrupted_cell_resumes_after_the_answers_that_it_has(
     assert len(kept.splitlines()) == 4
     truncated = kept[:-30]  # as if killed while the last line was written
     prediction = json.dumps(json.loads(kept.splitlines()[0])["prediction"], ensure_ascii=False)
-    (run.path / "predictions.jsonl").write_bytes(truncated.replace(prediction.encode(), b'"4"', 1))
-    with pytest.raises(UserError, match=r"predictions.jsonl, line 1: damaged: `checksum` must be that of the line"):
-        run.evaluate(count=6)
-    (run.path / "predictions.jsonl").write_bytes(truncated.replace(b'"correct": false', b'"correct": true'))
+    for old, new in ((prediction.encode(), b'"4"'), (b'"correct": false', b'"correct": true')):
+        (run.path / "predictions.jsonl").write_bytes(truncated.replace(old, new, 1))
+        with pytest.raises(UserError, match=r"predictions.jsonl, line 1: damaged: `checksum` must be that of the line"):
+            run.evaluate(count=6)
+    (run.path / "predictions.jsonl").write_bytes(truncated)
     progress: list[tuple[int, int]] = []
     run.evaluate(count=6, on_progress=lambda done, total: progress.append((done, total)))
     assert batches[3:] == [2, 2], "the second and third batch"
     assert progress == [(3, 6), (4, 6), (6, 6)]
-    for name in ("cells.jsonl", "samples.jsonl"):
-        assert (run.path / name).read_bytes() == (whole.path / name).read_bytes(), "whatever is said to be correct"
-    assert [line["prediction"] for line in lines_of(run.path / "predictions.jsonl")] == [
-        line["prediction"] for line in lines_of(whole.path / "predictions.jsonl")
-    ]
+    for name in ("cells.jsonl", "samples.jsonl", "predictions.jsonl"):
+        assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
 
 
 def test_changed_weights_are_refused_and_are_another_run(tmp_path: Path) -> None:

@@ -92,10 +92,9 @@ def bytes_of(run: Run) -> list[bytes | None]:
 
 
 def cut(run: Run, grid: str, workers: int, *, checkpoint: str = "all", settings: Sequence[str] = ()) -> list[GridShard]:
-    plan = EvaluationPlan.from_run(run, grid, None, "one pass", checkpoint, settings)
-    kept = EvaluationStore(run.folder, None)
-    kept.load(plan.steps_by_label())
-    return make_shards(plan, plan.missing(plan.tasks(plan.cells()), kept), workers)
+    plan = EvaluationPlan.from_run(run, grid, checkpoint=checkpoint, settings=settings)
+    kept = EvaluationStore(run.folder)
+    return make_shards(plan, plan.missing(plan.tasks(plan.cells()), kept), kept, workers)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -145,8 +144,8 @@ def test_progress_counts_the_cells_of_all_workers_from_what_is_known(run: Run) -
     run.evaluate(
         "1:3", on_progress=lambda *counts: on_progress.append(counts), engine=Here(workers=2), predictions=True
     )
-    assert on_progress[0] == (4, 18)
-    assert on_progress[-1] == (18, 18)
+    assert on_progress[0] == (0, 9), "four are scored, without predictions"
+    assert on_progress[-1] == (9, 9)
     assert on_progress == sorted(on_progress)
 
 
@@ -267,7 +266,7 @@ def test_a_user_error_in_a_shard_is_a_user_error(run: Run, monkeypatch: pytest.M
 def test_a_shard_that_is_given_once_more_does_only_what_is_missing(run: Run, computed: list[tuple[int, ...]]) -> None:
     """As Slurm does with tasks that reached their time limit: with what was known when they were submitted."""
     (shard,) = cut(run, "1:3", 1, checkpoint="8")[:1]
-    function = EvaluateShard.from_plan(EvaluationPlan.from_run(run, "1:3", None, "one pass", "8", ()))
+    function = EvaluateShard(EvaluationPlan.from_run(run, "1:3", checkpoint="8"))
     assert not function.done(shard)
     assert [do(function, shard, worker) for worker in "ab"] == [len(shard.tasks), 0]
     assert function.done(shard)
@@ -280,10 +279,8 @@ def test_without_an_engine_it_continues_from_what_workers_recorded(
     undisturbed, run = copy("undisturbed"), copy("run")
     undisturbed.evaluate(predictions=True)
     computed.clear()
-    first, *_ = cut(run, "1:3", 1, checkpoint="final")
-    plan = EvaluationPlan.from_run(run, "1:3", None, "one pass", "final", ())
-    shard = replace(first, tasks=tuple(task._replace(needs_predictions=True) for task in first.tasks))
-    do(EvaluateShard.from_plan(plan), shard, "left")
+    shard, *_ = cut(run, "1:3", 1, checkpoint="final")
+    do(EvaluateShard(EvaluationPlan.from_run(run, "1:3", predictions=True)), shard, "left")
     done = len(computed)
     file = next(run.path.glob("pieces/worker-here-left/cells.jsonl"))
     file.write_bytes(file.read_bytes() + b'{"cell": {"first_dig')
@@ -293,23 +290,20 @@ def test_without_an_engine_it_continues_from_what_workers_recorded(
     assert not (run.path / "pieces").exists()
 
 
-def test_answers_that_nobody_requested_yet_stay_with_their_worker(run: Run) -> None:
-    with pytest.raises(OperationalError):
-        run.evaluate(predictions=True, engine=Here(workers=1, failing=(0,)))
-    run.evaluate()
-    assert list(run.path.glob("pieces/worker-here-*/predictions.jsonl")), "predictions were not gathered"
-    run.evaluate(predictions=True)
-    assert not (run.path / "pieces").exists()
-
-
-def test_a_worker_that_still_writes_keeps_its_folder(run: Run) -> None:
-    """The command that began it was killed, and it has not noticed yet."""
-    place = run.path / "pieces" / "worker-late"
+def test_no_folder_of_a_killed_worker_remains_whatever_is_evaluated_next(run: Run, computed: list[Any]) -> None:
+    shard, *_ = cut(run, "1:3", 1, checkpoint="final")
+    plan = EvaluationPlan.from_run(run, "1:3", predictions=True)
+    do(EvaluateShard(plan), shard, "left")
+    lines = next(run.path.glob("pieces/worker-here-left/predictions.jsonl")).read_bytes()
+    place = run.path / "pieces" / "worker-late"  # its command was killed, and it has not noticed yet
     place.mkdir(parents=True)
     with Lock(place / "lock").hold("evaluation"):
-        run.evaluate("1x1", engine=Here(workers=1))
+        run.evaluate("1x1", method="decoding")
         assert list((run.path / "pieces").iterdir()) == [place]
-    run.evaluate("1x1")
+    assert run.folder.file("predictions.jsonl").read_bytes() == lines, "the answers are kept"
+    computed.clear()
+    run.evaluate("1:3", predictions=True)
+    assert len(computed) == 9 - len(shard.tasks)
     assert not (run.path / "pieces").exists()
 
 

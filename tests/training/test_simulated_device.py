@@ -190,7 +190,7 @@ def check(found: Recipe, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def trained(
     found: Recipe, runs: Path, monkeypatch: pytest.MonkeyPatch, device: torch.device, **more: Any
 ) -> TrainedRun:
-    for module in ("training.distributed", "runs.stored_run"):
+    for module in ("training.distributed", "runs.run"):
         monkeypatch.setattr(f"numerate.{module}.resolve_device", lambda *args: device)
     return train(found, runs_dir=runs, quiet=True, **more)
 

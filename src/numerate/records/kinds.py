@@ -112,9 +112,8 @@ EVALUATION = Schema(
 
 
 def prediction_checksum(line: Mapping[str, Any]) -> str:
-    """The checksum of a line of predictions.jsonl: without its checkpoint's name, of which a step may have several, and
-    without `correct` in a line with a `row`, for which it is computed again."""
-    return checksum(line, ("checkpoint", "correct") if "row" in line else ("checkpoint",))
+    """The checksum of a line of predictions.jsonl: without its checkpoint's name, of which a step may have several."""
+    return checksum(line, ("checkpoint",))
 
 
 def _checksum_violation(line: Mapping[str, Any]) -> str | None:
@@ -126,17 +125,10 @@ _EVALUATE_AGAIN = (
     "Remove the line, and that of its cell in cells.jsonl if there is one: `numerate evaluate` with the same "
     "settings evaluates again."
 )
-_ANSWER = record_type(
-    {
-        **_MEASUREMENT,
-        f"question prediction correct_answer {CHECKSUM_KEY}?": str,
-        "correct? ended?": bool,
-        "row?": Count,
-    }
-)
-WORKER_PREDICTIONS = Schema(record_type({**_MEASUREMENT, "lines": list[Object]}), _EVALUATE_AGAIN)
+_PREDICTION = {**_MEASUREMENT, "row? count? evaluation_seed?": Count, f"{CHECKSUM_KEY}?": str}
+_ANSWER = record_type({**_PREDICTION, "question prediction correct_answer": str, "correct? ended?": bool})
 PREDICTIONS = Schema(
-    {"row": _ANSWER, "correct_answer": _ANSWER, "": record_type({**_MEASUREMENT, f"{CHECKSUM_KEY}?": str})},
+    {"correct_answer": _ANSWER, "": record_type(_PREDICTION)},
     _EVALUATE_AGAIN,
     check=_checksum_violation,
 )

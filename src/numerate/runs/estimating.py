@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numerate.errors import pluralize
-from numerate.evaluation.evaluator import Method
 from numerate.evaluation.grid import split_by_cost
 from numerate.runs.plan import CellTask, EvaluationPlan
 from numerate.runs.store import EvaluationStore
@@ -22,80 +21,57 @@ MAX_SAMPLE_FLOPS = 1e10
 
 @dataclass(frozen=True)
 class EvaluationEstimate:
-    """Estimated cost of an evaluation, printed by `numerate evaluate ... --dry-run`.
+    """Estimated cost of the cells of an evaluation that are not recorded yet, printed by `numerate evaluate ...
+    --dry-run`: their number, that of their questions, the floating-point operations of their forward passes, and the
+    time, estimated from a sample."""
 
-    `num_cells` of the `num_grid_cells` cells are to be evaluated, each `evaluations_per_cell` times (position offsets,
-    checkpoints, settings); `num_remaining` of these are not recorded yet. `num_questions` (in `unit`, such as chunks of
-    text), `flops` (floating-point operations of their forward passes) and `seconds` are for the remaining evaluations;
-    the time is estimated from `num_sampled_cells` cells.
-    """
-
-    num_cells: int
-    num_grid_cells: int
-    evaluations_per_cell: int
     num_remaining: int
     num_questions: int
     flops: int
     seconds: float
-    num_sampled_cells: int
-    method: Method
-    unit: str
+    text: str
 
     def __str__(self) -> str:
-        total, repeats = self.num_cells * self.evaluations_per_cell, self.evaluations_per_cell
-        each = f", each {repeats} times (position offsets, checkpoints, settings)" if repeats > 1 else ""
-        lines = [
-            f"cells       {self.num_cells:,} of {self.num_grid_cells:,} of the grid{each}",
-            f"remaining   {self.num_remaining:,} of {total:,}; {total - self.num_remaining:,} are recorded",
-        ]
-        if self.num_remaining:
-            prefix = "at least " if self.method == "beams" else ""
-            lines += [
-                f"{self.unit:<11} {self.num_questions:,}, method {self.method}",
-                f"compute     {prefix}{format_flops(self.flops)}",
-                f"time        about {format_duration(math.ceil(self.seconds))} here, estimated from a sample of "
-                f"{pluralize(self.num_sampled_cells, 'cell')}",
-            ]
-        return "\n".join(lines)
+        return self.text
 
 
 def estimate(plan: EvaluationPlan, tasks: Sequence[CellTask], store: EvaluationStore) -> EvaluationEstimate:
     """Estimates the cost of these cells of a grid by evaluating a few of them in memory; writes nothing."""
-    cells = list(dict.fromkeys(task.cell for task in tasks))
-    missing = plan.missing(tasks, store)
-    cell_costs = [plan.costs(run, cells) for run in range(len(plan.runs))]
-    costs = {task: task.cost(cell_costs[task.run][task.cell]) for task in missing}
-    missing.sort(key=lambda task: (task.run, task.checkpoint, costs[task]))
-    ranges = split_by_cost([costs[task] for task in missing], MAX_SAMPLED_CELLS) if missing else []
-    seconds, warm_model = 0.0, None
+    missing, num_cells, seconds = plan.missing(tasks, store), len({task.cell for task in tasks}), 0.0
+    costs, warm_model = plan.task_costs(missing, store), None
+    missing.sort(key=lambda task: (task.run, task.checkpoint, costs[task][0]))
+    ranges = split_by_cost([costs[task][0] for task in missing], MAX_SAMPLED_CELLS) if missing else []
     for cost_range in ranges:
         task = missing[cost_range[len(cost_range) // 2]]
-        fraction = MAX_SAMPLE_FLOPS / max(MAX_SAMPLE_FLOPS, cell_costs[task.run][task.cell].score)
+        fraction = MAX_SAMPLE_FLOPS / max(MAX_SAMPLE_FLOPS, costs[task][0])
         small = plan.with_questions(task, max(1, int(plan.num_questions(task) * fraction)))
         if warm_model != (task.run, task.checkpoint):
             _evaluate_once(small, task)  # warm-up: the first forward pass of a model is slower
             warm_model = task.run, task.checkpoint
         start_time = time.perf_counter()
         _evaluate_once(small, task)
-        elapsed = time.perf_counter() - start_time
-        sample_cost = task.cost(small.costs(task.run, [task.cell])[task.cell])
-        seconds += elapsed / sample_cost * sum(costs[missing[at]] for at in cost_range)
-    return EvaluationEstimate(
-        num_cells=len(cells),
-        num_grid_cells=len(plan.cells()),
-        evaluations_per_cell=len(tasks) // max(1, len(cells)),
-        num_remaining=len(missing),
-        num_questions=sum(plan.num_questions(task) for task in missing),
-        flops=round(sum(cell_costs[task.run][task.cell].forward * task.num_units for task in missing)),
-        seconds=seconds,
-        num_sampled_cells=len(ranges),
-        method=plan.method,
-        unit=plan.kind.unit,
-    )
+        elapsed, nothing = time.perf_counter() - start_time, EvaluationStore(store.folder)
+        sample_cost = small.task_costs([task], nothing)[task][0]
+        seconds += elapsed / sample_cost * sum(costs[missing[at]][0] for at in cost_range)
+    questions, flops = sum(map(plan.num_questions, missing)), round(sum(flops for _, flops in costs.values()))
+    repeats = len(tasks) // max(1, num_cells)
+    each = f", each {repeats} times (position offsets, checkpoints, settings)" if repeats > 1 else ""
+    num_recorded = len(tasks) - len(missing)
+    lines = [
+        f"cells       {num_cells:,} of {len(plan.cells()):,} of the grid{each}",
+        f"remaining   {len(missing):,} of {len(tasks):,}; {num_recorded:,} are recorded",
+    ]
+    if missing:
+        prefix, sample = "at least " if plan.method == "beams" else "", pluralize(len(ranges), "cell")
+        lines += [
+            f"{plan.kind.unit:<11} {questions:,}, method {plan.method}",
+            f"compute     {prefix}{format_flops(flops)}",
+            f"time        about {format_duration(math.ceil(seconds))} here, estimated from a sample of {sample}",
+        ]
+    return EvaluationEstimate(len(missing), questions, flops, seconds, "\n".join(lines))
 
 
 def _evaluate_once(plan: EvaluationPlan, task: CellTask) -> None:
-    if task.needs_score:
-        plan.score(task)
-    if task.needs_predictions:
+    plan.score(task)
+    if plan.predicts:
         plan.predict(task)

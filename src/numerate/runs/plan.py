@@ -1,6 +1,7 @@
 """The plan of an evaluation: its cells, models and method, checked before any work."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -19,11 +20,11 @@ from numerate.evaluation.evaluator import (
 )
 from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, parse_shard, shard
 from numerate.records.schema import RUN_ID_KEY
+from numerate.reports.opened_run import OpenedRun
 from numerate.reports.records import settings_key
 from numerate.runs.out_of_memory import explained_out_of_memory
 from numerate.runs.row_memory import check_row_fits
 from numerate.runs.store import EvaluationStore, RecordKey, StoredPredictions, with_checksum
-from numerate.runs.stored_run import StoredRun
 from numerate.tasks.task import Task
 from numerate.training.checkpoint import Checkpoint
 
@@ -33,9 +34,6 @@ operations that a core does in that time: 5 ms at 50 GFLOP/s, measured for addit
 
 DECODING_STEP_OVERHEAD_FLOPS = 1e8
 """Overhead of a decoded token in the same unit: 2 ms, for two layers on a core."""
-
-ProgressCallback = Callable[[int, int], None]
-"""Called with the number of cells done and of all cells."""
 
 
 class Cost(NamedTuple):
@@ -49,50 +47,51 @@ class Cost(NamedTuple):
 
 class CellTask(NamedTuple):
     """A cell to evaluate at a position offset, with the run (a choice of settings) and the checkpoint of these indices
-    in the plan: whether it is to be scored, and whether its predictions are to be recorded."""
+    in the plan."""
 
     run: int
     checkpoint: int
     cell: Cell
     position_offset: int
-    needs_score: bool
-    needs_predictions: bool
-
-    @property
-    def num_units(self) -> int:
-        return self.needs_score + self.needs_predictions
-
-    def cost(self, cost: Cost) -> float:
-        return cost.score * self.needs_score + cost.predict * self.needs_predictions
 
 
 class EvaluationPlan:
     """What an evaluation goes through: every checkpoint with every choice of settings, at every position offset, on
-    every cell. `runs` has one run for each choice of settings, `checkpoints` has labels with steps."""
+    every cell. `runs` has one run for each choice of settings, `checkpoints` has labels with steps. With `predictions`
+    the answer to every question is recorded (`predicts`); a kind that `keeps_predictions` does so when it scores."""
 
     def __init__(
         self,
-        runs: Sequence[StoredRun],
+        runs: Sequence[OpenedRun],
         checkpoints: Sequence[tuple[str, Checkpoint]],
         grid: Grid,
         count: int,
         method: Method,
+        predictions: bool = False,
     ) -> None:
         self.runs, self.checkpoints = tuple(runs), tuple(checkpoints)
         self.grid, self.count, self.method = grid, count, method
         self.kind, self.seed = runs[0].evaluation_data.kind, runs[0].recipe.evaluation.seed
+        self.predicts = predictions and not self.kind.keeps_predictions
+        self.steps = {label: checkpoint.step for label, checkpoint in self.checkpoints}
         self._counts: dict[tuple[int, Cell], int] = {}
         self._models: dict[tuple[int, int], Model] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        checkpoints = [(label, replace(found, path=found.path.absolute())) for label, found in self.checkpoints]
+        return EvaluationPlan, (self.runs, checkpoints, self.grid, self.count, self.method, self.predicts)
 
     @classmethod
     def from_run(
         cls,
-        run: StoredRun,
-        grid: str | None,
-        count: int | None,
-        method: Method,
-        checkpoint: str,
-        settings: Sequence[str],
+        run: OpenedRun,
+        grid: str | None = None,
+        *,
+        count: int | None = None,
+        checkpoint: str = "final",
+        method: Method = "one pass",
+        predictions: bool = False,
+        settings: Sequence[str] = (),
     ) -> "EvaluationPlan":
         """Raises `UserError` for an evaluation that cannot be done, before any work."""
         run.check_data_unchanged()
@@ -108,17 +107,14 @@ class EvaluationPlan:
             _check_grid(run_with_settings, resolved_grid)
         label = checkpoint if checkpoint in ("final", "best") else None
         checkpoints = [(label or f"step {found.step}", found) for found in run.checkpoints(checkpoint)]
-        return cls(runs, checkpoints, resolved_grid, count or kind.default_count(evaluation), resolved_method)
+        num_questions = count or kind.default_count(evaluation)
+        return cls(runs, checkpoints, resolved_grid, num_questions, resolved_method, predictions)
 
     def with_questions(self, task: CellTask, count: int) -> "EvaluationPlan":
         """The same plan and models with another number of questions for this cell."""
-        plan = EvaluationPlan(self.runs, self.checkpoints, self.grid, count, self.method)
+        plan = EvaluationPlan(self.runs, self.checkpoints, self.grid, count, self.method, self.predicts)
         plan._counts, plan._models = {(task.run, task.cell): count}, self._models
         return plan
-
-    def steps_by_label(self) -> dict[str, int]:
-        """The step of each label."""
-        return {label: checkpoint.step for label, checkpoint in self.checkpoints}
 
     # Cells --------------------------------------------------------------------------------------------------------
 
@@ -130,34 +126,41 @@ class EvaluationPlan:
         costs = self.costs(0, cells)
         return shard(cells, *parse_shard(shard_text), lambda cell: costs[cell].score)
 
-    def tasks(self, cells: Sequence[Cell], predictions: bool = False) -> list[CellTask]:
+    def tasks(self, cells: Sequence[Cell]) -> list[CellTask]:
         """Every cell of every model, in the order of results."""
         return [
-            CellTask(run, checkpoint, cell, position_offset, True, predictions)
+            CellTask(run, checkpoint, cell, position_offset)
             for run in range(len(self.runs))
             for checkpoint in range(len(self.checkpoints))
             for position_offset in range(self.runs[run].untrained_model.num_position_offsets())
             for cell in cells
         ]
 
+    @property
+    def records_predictions(self) -> bool:
+        """Whether the answer to every question is recorded."""
+        return self.predicts or bool(self.kind.keeps_predictions)
+
+    def needs(self, task: CellTask, store: EvaluationStore) -> tuple[bool, bool]:
+        """Whether a cell is still to be scored, and its answers to be predicted. What was recorded under another name
+        of the same step is taken over."""
+        store.take_over(key := self.key(task))
+        lacks_predictions = len(store.predictions.get(key, ())) < self.num_questions(task)
+        needs_score = key not in store.records or (self.kind.keeps_predictions and lacks_predictions)
+        return needs_score, self.predicts and lacks_predictions
+
     def missing(self, tasks: Iterable[CellTask], store: EvaluationStore) -> list[CellTask]:
-        """The tasks not recorded yet. Records under another name of the same step are reused."""
-        missing: dict[RecordKey, CellTask] = {}
-        for task in tasks:
-            key = self.key(task)
-            if key not in store.records and (equivalent := store.find_same_weights(key)) is not None:
-                store.records[key] = equivalent | {"checkpoint": key[0]}
-            needs_score = task.needs_score and key not in store.records
-            needs_predictions = task.needs_predictions and not store.has_predictions(key)
-            missing.setdefault(key, task._replace(needs_score=needs_score, needs_predictions=needs_predictions))
-        return [task for task in missing.values() if task.num_units]
+        """The tasks that need something; of those with equal settings the first."""
+        distinct = {self.key(task): task for task in reversed([*tasks])}
+        return [task for task in reversed(distinct.values()) if any(self.needs(task, store))]
 
     def key(self, task: CellTask) -> RecordKey:
         """The key of the record of a cell."""
         label, checkpoint = self.checkpoints[task.checkpoint]
-        count = self.num_questions(task)
-        settings = self._settings_keys[task.run]
-        return (label, checkpoint.step, settings, task.cell, task.position_offset, count, self.seed, self.method)
+        settings, count = self._settings_keys[task.run], self.num_questions(task)
+        return RecordKey(
+            label, checkpoint.step, settings, task.cell, task.position_offset, count, self.seed, self.method
+        )
 
     @cached_property
     def _settings_keys(self) -> list[tuple[tuple[str, float, str], ...]]:
@@ -177,11 +180,22 @@ class EvaluationPlan:
         flops = lru_cache(maxsize=None)(self.runs[run].untrained_model.flops)
         costs = {}
         for cell, (time, num_generated) in self.kind.row_sizes(self.runs[run].evaluation_data, cells).items():
-            forward = flops(self.num_questions(CellTask(run, 0, cell, 0, True, False)), round(time))
+            forward = flops(self.num_questions(CellTask(run, 0, cell, 0)), round(time))
             decoding = forward + DECODING_STEP_OVERHEAD_FLOPS * num_generated
             score = CELL_OVERHEAD_FLOPS + (forward if self.method == "one pass" else decoding)
             costs[cell] = Cost(score, CELL_OVERHEAD_FLOPS + decoding, forward)
         return costs
+
+    def task_costs(self, tasks: Sequence[CellTask], store: EvaluationStore) -> dict[CellTask, tuple[float, float]]:
+        """The cost of what each cell needs, and the operations of its forward passes alone."""
+        cells = list(dict.fromkeys(task.cell for task in tasks))
+        costs_by_run = {run: self.costs(run, cells) for run in {task.run for task in tasks}}
+        found = {}
+        for task in tasks:
+            cost, (needs_score, needs_predictions) = costs_by_run[task.run][task.cell], self.needs(task, store)
+            total = cost.score * needs_score + cost.predict * needs_predictions
+            found[task] = total, cost.forward * (needs_score + needs_predictions)
+        return found
 
     def regions(self, run: int, cells: Iterable[Cell]) -> dict[Cell, str]:
         """The region of each cell."""
@@ -205,25 +219,28 @@ class EvaluationPlan:
             run = self.runs[task.run]
             self.kind.check_request(run.untrained_model, run.evaluation_data, self._request(task))
 
-    def prediction_log(self, task: CellTask, store: EvaluationStore | None = None) -> StoredPredictions:
-        """The predictions of a cell of a kind that `keeps_predictions`; without a store they are kept in memory."""
-        return StoredPredictions(store, self.key(task), self._log_entries(task))
-
-    def predictions_record(self, task: CellTask, *logs: PredictionLog) -> dict[str, Any]:
-        """The answers to all questions of a cell as one record, in `lines`; `logs` as in `score`."""
-        return cell_entries(task.cell) | self._log_entries(task) | {"lines": self.predict(task, *logs)}
-
-    def _log_entries(self, task: CellTask) -> dict[str, Any]:
-        return {"count": self.num_questions(task), "evaluation_seed": self.seed, **self._prediction_entries(task)}
+    def perform(
+        self, task: CellTask, store: EvaluationStore, on_prediction: Callable[[int], None] = lambda count: None
+    ) -> None:
+        """Evaluates what a cell needs, and adds it to the store. `on_prediction` is called with the number of answers
+        that were generated freely, after each batch."""
+        key, (needs_score, needs_predictions) = self.key(task), self.needs(task, store)
+        logs: list[PredictionLog] = []
+        if self.kind.keeps_predictions:
+            logs.append(StoredPredictions(store, key, self._prediction_entries(task), on_prediction))
+        if needs_score:
+            store.add(key, self.score(task, *logs))
+        if needs_predictions:
+            store.add_predictions(key, self.predict(task))
 
     def score(self, task: CellTask, *logs: PredictionLog) -> dict[str, Any]:
-        """The record of one cell; a kind that `keeps_predictions` takes its `prediction_log`."""
+        """The record of one cell; a kind that `keeps_predictions` takes the log of the cell."""
         run, (label, checkpoint) = self.runs[task.run], self.checkpoints[task.checkpoint]
         reads_training_examples = not checkpoint.is_pretrained or bool(run.evaluation_data.few_shot_examples)
         record: dict[str, Any] = self._evaluate(self.kind.score, task, *logs)
         may_be_trained = reads_training_examples and not self._is_beyond_training(task)
         return record | {
-            **_stratum_entries(task.cell),
+            **(cell_entries(task.cell) if STRATUM in dict(task.cell) else {}),
             "seed": run.recipe.seed,
             "checkpoint": label,
             "step": checkpoint.step,
@@ -242,19 +259,25 @@ class EvaluationPlan:
         longest = max((span.high for span in training.values()), default=0)
         return STRATUM in dict(task.cell) and max(sizes, default=0) > longest
 
-    def predict(self, task: CellTask, *logs: PredictionLog) -> list[dict[str, Any]]:
-        """The model's answer to each question of a cell; `logs` as in `score`."""
-        lines: list[dict[str, Any]] = self._evaluate(self.kind.predict, task, *logs)
-        return [with_checksum(line | self._prediction_entries(task)) for line in lines]
+    def predict(self, task: CellTask) -> list[dict[str, Any]]:
+        """The model's answer to each question of a cell. Raises `UserError` for a kind of evaluation that returns
+        another number of lines."""
+        lines: list[dict[str, Any]] = self._evaluate(self.kind.predict, task)
+        if len(lines) != (count := self.num_questions(task)):
+            raise UserError(f"{type(self.kind).__name__}.predict: must return {count} lines, not {len(lines)}")
+        entries = self._prediction_entries(task)
+        return [with_checksum({**line, "row": row, **entries}) for row, line in enumerate(lines)]
 
     def _prediction_entries(self, task: CellTask) -> dict[str, Any]:
         """The entries that all predictions of a cell share."""
         label, checkpoint = self.checkpoints[task.checkpoint]
         return {
-            **_stratum_entries(task.cell),
+            **cell_entries(task.cell),
             "checkpoint": label,
             "step": checkpoint.step,
             "position_offset": task.position_offset,
+            "count": self.num_questions(task),
+            "evaluation_seed": self.seed,
             "method": self.method,
             **self._settings_entry(task),
             RUN_ID_KEY: self.runs[task.run].folder.run_id,
@@ -284,24 +307,19 @@ class EvaluationPlan:
         return self._models[model_id]
 
 
-def _stratum_entries(cell: Cell) -> dict[str, Any]:
-    """The entries of a record or prediction that name a cell of a stratum; {} for others."""
-    return cell_entries(cell) if STRATUM in dict(cell) else {}
-
-
-def _check_grid(run: StoredRun, grid: Grid) -> None:
+def _check_grid(run: OpenedRun, grid: Grid) -> None:
     """Raises `UserError` for a cell that the task or the model lacks, or whose rows do not fit into memory; warns of
     positions beyond training."""
-    _check_cells_exist(run.recipe.task, grid)
-    longest_trained = run.evaluation_data.longest_rows(run.training_task)
     warnings: list[str] = []
-    for corner in grid.corners():
-        tokens = run.evaluation_data.longest_rows(run.recipe.task.at_cell(**dict(corner)), split="test")
-        try:
-            check_row_fits(run, tokens, {axis: size for axis, size in corner if axis in grid.axes})
+    try:
+        _check_cells_exist(run.recipe.task, grid)
+        longest_trained = run.evaluation_data.longest_rows(run.training_task)
+        for corner in grid.corners():
+            tokens = run.evaluation_data.longest_rows(run.recipe.task.at_cell(**dict(corner)), split="test")
             warnings += run.untrained_model.check_tokens(tokens, longest_trained)
-        except UserError as error:
-            raise UserError(f"grid: {grid}: {error}") from error
+            check_row_fits(run, tokens)
+    except UserError as error:
+        raise UserError(f"grid: {grid}: {error}") from error
     for warning in dict.fromkeys(warnings):
         run.warn(warning)
 
@@ -309,31 +327,9 @@ def _check_grid(run: StoredRun, grid: Grid) -> None:
 def _check_cells_exist(task: Task, grid: Grid) -> None:
     existing = None if (cells := task.cells()) is None else set(cells)
     for cell in grid.cells():
-        try:
-            task.at_cell(**dict(cell))
-        except UserError as error:
-            raise UserError(f"grid: {grid}: {error}") from error
+        task.at_cell(**dict(cell))
         if existing is not None and tuple(value for _, value in cell) not in existing:
             cell_text = ", ".join(f"{axis}={value}" for axis, value in cell)
             parts = str(Grid.from_points(sorted(existing), task.axes())).split("+")
             more = " and more" if len(parts) > 12 else ""
-            raise UserError(f"grid: {grid}: no question has {cell_text}; the task has {'+'.join(parts[:12])}{more}")
-
-
-class ProgressReporter:
-    """Reports progress: of `total` cells, or questions, all but `num_missing` are done at the start."""
-
-    def __init__(self, on_progress: ProgressCallback | None, total: int, num_missing: int) -> None:
-        self._on_progress, self._num_done = on_progress, 0
-        self._total, self._num_done_before = total, total - num_missing
-        self.set_done(0)
-
-    def increment(self, count: int = 1) -> None:
-        """Counts that many more as done."""
-        self.set_done(self._num_done + count)
-
-    def set_done(self, done: int) -> None:
-        """Sets the number done since the start."""
-        if self._on_progress is not None and (done > self._num_done or not done):
-            self._on_progress(min(self._num_done_before + done, self._total), self._total)
-        self._num_done = max(done, self._num_done)
+            raise UserError(f"no question has {cell_text}; the task has {'+'.join(parts[:12])}{more}")

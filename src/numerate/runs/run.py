@@ -1,34 +1,45 @@
-"""A stored run: its recipe, its weights, its results."""
+"""A run as it is stored in its folder: its recipe, its weights, its results."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from functools import cached_property
 from math import exp
 from pathlib import Path
 from typing import Any
 
+from numerate.batch import Model
+from numerate.config import from_tree
 from numerate.errors import UserError
 from numerate.evaluation.completions import Completion, GenerationLimits, TextCallback, generate_completions
-from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, cell_questions
+from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, EvaluationData, cell_questions
 from numerate.evaluation.evaluator import Method
 from numerate.evaluation.grid import cell_entries, parse_shard
 from numerate.evaluation.kinds.generated_answers import with_correct
 from numerate.evaluation.prompts import check_lengths, resolve_max_new_tokens
 from numerate.evaluation.samples import AnswerSample, sample_answers
 from numerate.evaluation.sampling import Sampling
+from numerate.models.strict_weights import match_state_dict
 from numerate.records.heads import read_metrics
+from numerate.records.reading import parse_record
 from numerate.reports.evaluation_results import Results
-from numerate.reports.maps import DEFAULT_MAX_TOKENS, AttentionMaps, compute_attention_maps
+from numerate.reports.maps import AttentionMaps, compute_attention_maps
+from numerate.runs.changes import TASK_PATH, diff_settings, override_for_evaluation
 from numerate.runs.engines.engine import Engine
 from numerate.runs.estimating import EvaluationEstimate, estimate
-from numerate.runs.plan import CellTask, EvaluationPlan, ProgressCallback, ProgressReporter
+from numerate.runs.plan import CellTask, EvaluationPlan
 from numerate.runs.row_memory import check_row_fits
 from numerate.runs.shards import EvaluateShard, check_no_shard, evaluate_shards, make_shards
 from numerate.runs.store import EvaluationStore, json_lines
-from numerate.runs.stored_run import StoredRun
-from numerate.tasks.questions import Questions
+from numerate.tasks.task import Task
+from numerate.training import checkpoint
 from numerate.training.distributed import resolve_device
-from numerate.training.finding import find_run
-from numerate.training.run_folder import resolve_runs_dir
+from numerate.training.finding import find_run, select_checkpoints
+from numerate.training.preflight import check_same_tokenizer, check_unchanged_files, tokenizer_fingerprint
+from numerate.training.recipe import Recipe
+from numerate.training.run_folder import RunFolder, resolve_runs_dir
+
+ProgressCallback = Callable[[int, int], None]
+"""Called with the number of cells (or of questions, if their answers are generated freely) done and of all."""
 
 
 def load(address: str | Path, runs_dir: str | Path | None = None, device: str | None = None) -> "Run":
@@ -42,8 +53,119 @@ def load(address: str | Path, runs_dir: str | Path | None = None, device: str | 
     return Run(find_run(address, resolve_runs_dir(runs_dir)), device=device)
 
 
-class Run(StoredRun):
+class Run:
     """A trained run; a notebook displays its results."""
+
+    def __init__(self, folder: RunFolder, *, device: str | None = None, changes: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.device, self.changes = device, tuple(changes)
+
+    @classmethod
+    def _open(cls, path: Path, device: str | None, changes: Sequence[str]) -> "Run":
+        return cls(RunFolder(path), device=device, changes=changes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Run._open, (self.path.absolute(), self.device, self.changes)
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    # Recipe and weights -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def trained_recipe(self) -> Recipe:
+        """The recipe that it was trained with."""
+        found = from_tree(self.folder.metadata()["recipe"], self.folder.file("recipe.yaml"), expected_class=Recipe)
+        assert isinstance(found, Recipe)
+        return found
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The current recipe: as trained, unless `with_settings` changed it."""
+        return override_for_evaluation(self.trained_recipe, self.changes) if self.changes else self.trained_recipe
+
+    @cached_property
+    def changed_settings(self) -> dict[str, Any]:
+        """Settings that differ from training: {} unless `with_settings` changed something."""
+        return diff_settings(self.trained_recipe, self.recipe)
+
+    @property
+    def training_task(self) -> Task:
+        """The task whose sizes count as trained: that of training, where the evaluation reads another file."""
+        return self.trained_recipe.task if TASK_PATH in self.changed_settings else self.recipe.task
+
+    def with_settings(self, *settings: str) -> "Run":
+        """The same weights with other settings, such as more loop iterations or another scale of the attention logits.
+
+            run.with_settings("model.backbone.num_loops=8").ask("321+654=")
+
+        Raises `UserError` for settings other than the model's, and for those that change the names or shapes of
+        weights.
+        """
+        if not settings:
+            return self
+        other = Run(self.folder, device=self.device, changes=(*self.changes, *settings))
+        untrained_model = other.untrained_model
+        try:
+            match_state_dict(untrained_model, self.untrained_model.state_dict(), "the trained model")
+        except UserError as error:
+            raise UserError(
+                f"{', '.join(settings)}: these settings change the weights ({error}); an evaluation may only change "
+                "settings that keep their names and shapes"
+            ) from error
+        return other
+
+    @cached_property
+    def evaluation_data(self) -> EvaluationData:
+        return EvaluationData.from_recipe(self.recipe)
+
+    @cached_property
+    def untrained_model(self) -> Model:
+        """The initialized model on the CPU, or a pretrained one on the meta device, for what needs no trained weights
+        (position offsets, tables)."""
+        pretrained_config = checkpoint.last_state(self.folder.checkpoints).get("origin")
+        model, vocabulary = self.recipe.model, self.evaluation_data.vocabulary
+        build = model.rebuild if pretrained_config is None else model.build_on_meta
+        return build(vocabulary, self.recipe.seed, pretrained_config)
+
+    def checkpoints(self, name: str = "final") -> list[checkpoint.Checkpoint]:
+        """The checkpoints selected by `final`, `best`, `all` or a step."""
+        found, texts = select_checkpoints(self.folder.checkpoints, str(name))
+        for text in texts:
+            self.warn(text)
+        return found
+
+    def check_data_unchanged(self) -> None:
+        """Raises `UserError` if data files have changed since the run was started."""
+        check_unchanged_files(self.trained_recipe.task, self.folder.metadata(), self.path)
+
+    def load_model(self, checkpoint_name: str | checkpoint.Checkpoint = "final") -> Model:
+        """The model with the weights of a checkpoint, in evaluation mode.
+
+        Raises `UserError` if it was trained with another tokenizer file of the same name, or if its data files have
+        changed since."""
+        stored_checkpoint = checkpoint_name
+        if not isinstance(stored_checkpoint, checkpoint.Checkpoint):
+            stored_checkpoint = self.checkpoints(stored_checkpoint)[0]
+        if tokenizer_fingerprint(self.recipe.tokenizer, self.recipe.task) is None:
+            self.check_data_unchanged()  # its vocabulary depends on its questions
+        check_same_tokenizer(self.recipe.tokenizer, self.recipe.task, stored_checkpoint)
+        vocabulary, seed = self.evaluation_data.vocabulary, self.recipe.seed
+        if stored_checkpoint.is_pretrained:
+            from numerate.recipes.hugging_face import check_unchanged_weights
+
+            check_unchanged_weights(self.recipe.model)
+            model = self.recipe.model.build(vocabulary, seed)
+        else:
+            weights = stored_checkpoint.read(only=["weights"])["weights"]
+            model = self.recipe.model.rebuild(vocabulary, seed, stored_checkpoint.state.get("origin"))
+            model.load_state_dict(match_state_dict(model, weights, str(stored_checkpoint.path)))
+        return model.to(resolve_device(self.device or self.recipe.device)).eval()
+
+    def warn(self, text: str) -> None:
+        """Issues a Python warning."""
+        warnings.warn(text, stacklevel=3)
 
     # Evaluation ---------------------------------------------------------------------------------------------------
 
@@ -83,87 +205,54 @@ class Run(StoredRun):
         check_no_shard(engine, shard)
         if engine is None and self.device is not None:
             resolve_device(self.device)
-        plan = EvaluationPlan.from_run(self, grid, count, method, checkpoint, settings)
-        keeps_predictions = plan.kind.keeps_predictions and engine is None
-        writes_predictions = (predictions or plan.kind.keeps_predictions) and not keeps_predictions
-        tasks = plan.tasks(plan.cells(shard), writes_predictions)
-        store = self._store(shard)
+        plan = EvaluationPlan.from_run(
+            self, grid, count=count, checkpoint=checkpoint, method=method, predictions=predictions, settings=settings
+        )
+        tasks, store = plan.tasks(plan.cells(shard)), _store(plan, shard)
+        counts_questions = plan.kind.keeps_predictions and engine is None
         with store.lock():
-            store.load(plan.steps_by_label())
+            store.load(predictions=plan.records_predictions)
             read_metrics(self.path, self.folder.metadata(), self.warn)
             missing = plan.missing(tasks, store)
             plan.check(missing)
-            if keeps_predictions:
-                logs = [plan.prediction_log(task, store) for task in missing]
-                total, num_missing = (sum(map(plan.num_questions, some)) for some in (tasks, missing))
-                num_missing -= sum(len(log.lines) for log in logs)
-            else:
-                total, num_missing = (sum(task.num_units for task in some) for some in (tasks, missing))
             if missing and engine is None:
                 plan.model(missing[0])  # reading its weights is no progress
-            progress = ProgressReporter(on_progress, total, num_missing)
+            total, left = len(tasks), len(missing)
+            if counts_questions:
+                total, left = (sum(map(plan.num_questions, some)) for some in (tasks, missing))
+                left -= sum(len(store.predictions.get(plan.key(task), ())) for task in missing)
+            progress = Progress(on_progress, total, left)
             if engine is not None and missing:
-                evaluate_shards(plan, missing, store, progress, engine)
-            elif keeps_predictions:
-                for task, log in zip(missing, logs, strict=True):
-                    log.on_added = progress.increment
-                    store.add(plan.key(task), plan.score(task, log))
-            else:
-                for task in (one for one in missing if one.needs_score):
-                    store.add(plan.key(task), plan.score(task))
-                    progress.increment()
-            if writes_predictions:
-                _write_predictions(plan, tasks, store, progress)
+                evaluate_shards(plan, missing, store, progress.set, engine)
+            for task in missing if engine is None else ():
+                plan.perform(task, store, progress.add)
+                progress.add(not counts_questions)
+            progress.set(left)
             if shard is None:
                 _write_samples(plan, store)
-            store.finalize()
-            store.remove_worker_folders()
+                store.finalize(replacing={plan.key(task) for task in tasks} if plan.predicts else ())
         records = [store.records[plan.key(task)] for task in tasks]
         return Results(plan.kind, records, [found for _, found in plan.checkpoints], self._best_checkpoint())
 
-    def script(
-        self,
-        engine: Engine,
-        grid: str | None = None,
-        *,
-        count: int | None = None,
-        checkpoint: str = "final",
-        method: Method = "one pass",
-        predictions: bool = False,
-        settings: Sequence[str] = (),
-    ) -> str:
-        """The script that `evaluate` would submit with this engine. Nothing is started or written."""
-        plan = EvaluationPlan.from_run(self, grid, count, method, checkpoint, settings)
-        tasks, store = plan.tasks(plan.cells(), predictions), self._store(None)
-        store.load(plan.steps_by_label())
-        shards = make_shards(plan, plan.missing(tasks, store), engine.num_workers)
-        return engine.script(EvaluateShard.from_plan(plan), shards, store.pieces / "jobs")
+    def script(self, engine: Engine, grid: str | None = None, **options: Any) -> str:
+        """The script that `evaluate` would submit with this engine and these options. Nothing is started or written."""
+        plan = EvaluationPlan.from_run(self, grid, **options)
+        store = _store(plan, None)
+        store.load(predictions=plan.records_predictions)
+        shards = make_shards(plan, plan.missing(plan.tasks(plan.cells()), store), store, engine.num_workers)
+        return engine.script(EvaluateShard(plan), shards, store.pieces / "jobs")
 
-    def estimate(
-        self,
-        grid: str | None = None,
-        *,
-        count: int | None = None,
-        checkpoint: str = "final",
-        method: Method = "one pass",
-        shard: str | None = None,
-        predictions: bool = False,
-        settings: Sequence[str] = (),
-    ) -> EvaluationEstimate:
-        """Estimated cost of `evaluate` in this process: cells, questions, operations, and time from a short sample.
+    def estimate(self, grid: str | None = None, *, shard: str | None = None, **options: Any) -> EvaluationEstimate:
+        """Estimated cost of `evaluate` in this process with these options, from a short sample.
 
             run.estimate("1:100x1:100", shard="3/20").seconds
 
         Cells already recorded cost nothing. Nothing is written. Raises `UserError` as `evaluate` does.
         """
-        plan = EvaluationPlan.from_run(self, grid, count, method, checkpoint, settings)
-        tasks, store = plan.tasks(plan.cells(shard), predictions), self._store(shard)
-        store.load(plan.steps_by_label())
-        return estimate(plan, tasks, store)
-
-    def _store(self, shard: str | None) -> EvaluationStore:
-        """The records of the run, or those of a shard."""
-        return EvaluationStore(self.folder, "{}-of-{}".format(*parse_shard(shard)) if shard is not None else None)
+        plan = EvaluationPlan.from_run(self, grid, **options)
+        store = _store(plan, shard)
+        store.load(predictions=plan.records_predictions)
+        return estimate(plan, plan.tasks(plan.cells(shard)), store)
 
     def _best_checkpoint(self) -> Mapping[str, Any] | None:
         """The best step so far and the metric it was selected by, from the last valid checkpoint."""
@@ -184,50 +273,39 @@ class Run(StoredRun):
         Answers may then be somewhat longer than those of its longest rows. A language-modeling run continues the text
         by greedy decoding; `generate` has more options. `settings` are as in `evaluate`, with one value each.
         """
-        if settings:
-            return self.with_settings(*settings).ask(question, checkpoint)
-        answer: AnswerSample = self.evaluation_data.kind.answer(self, question, checkpoint)
+        run = self.with_settings(*settings)
+        answer: AnswerSample = run.evaluation_data.kind.answer(run, question, checkpoint)
         return answer
 
     def answer_question(self, question: str, checkpoint: str) -> AnswerSample:
         """`ask` for a task with questions."""
         self.check_data_unchanged()
-        questions = self.evaluation_data.task.parse_question(question)
-        batch = self.evaluation_data.batch(questions)
-        check_row_fits(self, batch.tokens)
-        for warning in self.untrained_model.check_tokens(
-            batch.tokens, self.evaluation_data.longest_rows(self.recipe.task)
-        ):
+        data, task = self.evaluation_data, self.recipe.task
+        questions = data.task.parse_question(question)
+        batch = data.batch(questions)
+        for warning in self.untrained_model.check_tokens(batch.tokens, data.longest_rows(task)):
             self.warn(warning)
+        check_row_fits(self, batch.tokens)
         if questions.texts is None:
-            return sample_answers(self.load_model(checkpoint), self.evaluation_data, questions)[0]
-        max_answer_tokens = (
-            self.evaluation_data.batch(self._longest_questions()).target_ids.shape[1] + EXTRA_TEXT_TOKENS
-        )
-        extra_tokens = max(0, max_answer_tokens - batch.target_ids.shape[1])
+            return sample_answers(self.load_model(checkpoint), data, questions)[0]
+        longest = task.longest_questions()
+        longest = task.examples("validation", 0, 0, 64) if longest is None else longest
+        extra_tokens = data.batch(longest).target_ids.shape[1] + EXTRA_TEXT_TOKENS - batch.target_ids.shape[1]
         model = self.load_model(checkpoint)
-        return sample_answers(
-            model, self.evaluation_data, questions, extra_tokens=extra_tokens, are_answers_known=False
-        )[0]
+        return sample_answers(model, data, questions, extra_tokens=max(0, extra_tokens), are_answers_known=False)[0]
 
     def generate(
         self,
         prompts: str | Sequence[str] = (),
         *,
         max_new_tokens: int | None = None,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        do_sample: bool = True,
-        repetition_penalty: float = 1.0,
-        seed: int = 0,
         count: int = 1,
         checkpoint: str = "final",
         stop: str | Sequence[str] = (),
         context_length: int | None = None,
         on_text: TextCallback | None = None,
         should_stop: Callable[[], bool] | None = None,
+        **sampling: Any,
     ) -> list[Completion]:
         """Continues texts: `count` completions after each prompt; without one, from the start of a document.
 
@@ -236,38 +314,35 @@ class Run(StoredRun):
             run.generate(["12+34=", "5+6="])[0].text  # '46'
 
         `max_new_tokens` defaults to 200, or as many as fit into the context. `stop` are strings that end a completion.
-        With `context_length` only that many of the last tokens are read; `do_sample=False` is greedy decoding.
-        `on_text` is called with the text of each completion as it is generated; when `should_stop` returns True,
-        generation stops. Each completion depends only on its prompt, its sample index and the seed, not on the rest of
-        the batch (except for rounding).
+        With `context_length` only that many of the last tokens are read. `sampling` has fields of
+        `numerate.evaluation.sampling.Sampling`: `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `seed`,
+        and `do_sample=False` for greedy decoding. `on_text` is called with the text of each completion as it is
+        generated; when `should_stop` returns True, generation stops. Each completion depends only on its prompt, its
+        sample index and the seed, not on the rest of the batch (except for rounding).
 
         Raises `UserError` for a run that cannot continue texts, and for more tokens than the model has positions.
         """
-        sampling = Sampling(temperature, top_k, top_p, min_p, do_sample, repetition_penalty, seed)
-        limits = GenerationLimits(max_new_tokens, context_length, count)
+        settings, limits = Sampling(**sampling), GenerationLimits(max_new_tokens, context_length, count)
         stop_texts = [stop] if isinstance(stop, str) else stop
-        if count > 1 and sampling.is_greedy:
+        if count > 1 and settings.is_greedy:
             raise UserError(f"count: greedy decoding gives the same text each time; count must be 1, not {count}")
-        if "" in stop_texts or checkpoint == "all":
-            raise UserError(
-                "stop: must not be empty" if "" in stop_texts else "checkpoint: must be final, best or a step, not all"
-            )
-        evaluation_data, kind = self.evaluation_data, self.evaluation_data.kind
-        processor = kind.prompt_processor(evaluation_data)
-        if (reason := self.untrained_model.non_causal_reason()) is not None:
+        if "" in stop_texts:
+            raise UserError("stop: must not be empty")
+        if checkpoint == "all":
+            raise UserError("checkpoint: must be final, best or a step, not all")
+        data, model = self.evaluation_data, self.untrained_model
+        processor, trained_length = data.kind.prompt_processor(data), data.kind.context_length(data)
+        if (reason := model.non_causal_reason()) is not None:
             raise UserError(f"model: {reason}; it cannot continue a text")
         encoded = [processor.encode(text) for text in ([prompts] if isinstance(prompts, str) else prompts) or ("",)]
-        trained_length = kind.context_length(evaluation_data)
         max_tokens = resolve_max_new_tokens(encoded, limits.max_new_tokens, trained_length, context_length)
-        for warning in check_lengths(
-            self.untrained_model, evaluation_data, encoded, max_tokens, trained_length, context_length
-        ):
+        for warning in check_lengths(model, data, encoded, max_tokens, trained_length, context_length):
             self.warn(warning)
         return generate_completions(
             self.load_model(checkpoint),
             processor,
             encoded,
-            sampling,
+            settings,
             max_tokens,
             count=count,
             stop_texts=stop_texts,
@@ -282,23 +357,7 @@ class Run(StoredRun):
         probability = exp(max(completion.log_probability, -700.0))
         return AnswerSample(text, None, completion.text, None, str(completion), probability, None, completion.stopped)
 
-    def _longest_questions(self) -> Questions:
-        """The longest questions of the task if known, otherwise some of the validation split."""
-        task = self.recipe.task
-        longest = task.longest_questions()
-        return task.examples("validation", 0, 0, 64) if longest is None else longest
-
-    def maps(
-        self,
-        prompt: str = "",
-        checkpoint: str = "final",
-        *,
-        layers: Sequence[int] | None = None,
-        answer: bool = True,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-        position_offset: int = 0,
-        settings: Sequence[str] = (),
-    ) -> AttentionMaps:
+    def maps(self, prompt: str = "", *, settings: Sequence[str] = (), **options: Any) -> AttentionMaps:
         """Attention maps of a prompt and the generated answer: every head of every layer.
 
             maps = run.maps("321+654=")
@@ -306,19 +365,12 @@ class Run(StoredRun):
             maps.layers[0].weights("attention").shape  # (4, 12, 12)
             maps.layers[0].weights("attention")[2, 7]
 
-        Without a prompt, a question of the test split is used, or the beginning of the validation text. `layers`
-        selects layers (default: all); with `answer=False` no answer is generated. Raises `UserError` for a model
-        without attention, and for more than `max_tokens` tokens. Nothing is written; `numerate maps` does.
+        Without a prompt, a question of the test split is used, or the beginning of the validation text. The options are
+        `checkpoint`, `layers` (by default all), `answer` (False: no answer is generated), `max_tokens` (256) and
+        `position_offset` (0). Raises `UserError` for a model without attention, and for more than `max_tokens` tokens.
+        Nothing is written; `numerate maps` does.
         """
-        return compute_attention_maps(
-            self.with_settings(*settings),
-            prompt,
-            checkpoint=checkpoint,
-            layers=layers,
-            answer=answer,
-            max_tokens=max_tokens,
-            position_offset=position_offset,
-        )
+        return compute_attention_maps(self.with_settings(*settings), prompt, **options)
 
     def report(self) -> Path:
         """Writes `report.html`, one self-contained page, and returns its path."""
@@ -335,39 +387,46 @@ class Run(StoredRun):
         return run_iframe(self.path)
 
 
-def _write_predictions(
-    plan: EvaluationPlan, tasks: Sequence[CellTask], store: EvaluationStore, progress: ProgressReporter
-) -> None:
-    """Writes the answer to every question: as workers have recorded it, or computed here."""
-    for _, same_model in groupby(tasks, lambda task: (task.run, task.checkpoint)):
-        lines: list[dict[str, Any]] = []
-        for task in same_model:
-            if (predictions := store.find_predictions(plan.key(task))) is None:
-                predictions = plan.predict(task)
-                progress.increment()
-            lines += predictions
-        store.write_predictions(lines)
+class Progress:
+    """Reports what is done of `total`: at the start all but `left`."""
+
+    def __init__(self, on_progress: ProgressCallback | None, total: int, left: int) -> None:
+        self._report = on_progress or (lambda done, total: None)
+        self._start, self._total, self._done = total - left, total, 0
+        self._report(self._start, total)
+
+    def set(self, done: int) -> None:
+        """Sets the number done since the start."""
+        if done > self._done:
+            self._done = done
+            self._report(min(self._start + done, self._total), self._total)
+
+    def add(self, count: int) -> None:
+        self.set(self._done + count)
+
+
+def _store(plan: EvaluationPlan, shard: str | None) -> EvaluationStore:
+    """The records of the run of a plan, or those of a shard."""
+    piece = None if shard is None else "{}-of-{}".format(*parse_shard(shard))
+    return EvaluationStore(plan.runs[0].folder, piece, plan.steps)
 
 
 def _write_samples(plan: EvaluationPlan, store: EvaluationStore, examples_per_cell: int = 4) -> None:
     """A few answers in and out of distribution of the last checkpoint as trained, for the report."""
-    _, last_checkpoint = plan.checkpoints[-1]
     for index, run in enumerate(plan.runs):
         cells = plan.kind.sample_cells(plan.regions(index, plan.grid.cells()))
         if run.changed_settings or not cells:
             continue
-        model = None if plan.kind.keeps_predictions else run.load_model(last_checkpoint)
         records: list[Mapping[str, Any]] = []
         for cell in cells:
-            if model is None:
-                task = CellTask(index, len(plan.checkpoints) - 1, cell, 0, True, False)
-                lines = [*store.prediction_lines(plan.key(task)).values()][:examples_per_cell]
-                records += [with_correct(run.evaluation_data.generation, line) for line in lines]
+            task = CellTask(index, len(plan.checkpoints) - 1, cell, 0)
+            if plan.kind.keeps_predictions:
+                lines = sorted(store.predictions[plan.key(task)].items())[:examples_per_cell]
+                records += [with_correct(run.evaluation_data.generation, parse_record(line) or {}) for _, line in lines]
                 continue
             questions = cell_questions(run.evaluation_data.task, dict(cell), count=examples_per_cell, seed=plan.seed)
-            samples = sample_answers(model, run.evaluation_data, questions, method=plan.method)
-            records += [
-                sample.record(dict(cell)) | cell_entries(cell) | {"step": last_checkpoint.step} for sample in samples
-            ]
+            samples = sample_answers(plan.model(task), run.evaluation_data, questions, method=plan.method)
+            step = {"step": plan.checkpoints[-1][1].step}
+            records += [sample.record(dict(cell)) | cell_entries(cell) | step for sample in samples]
         generated_in_training, _ = run.folder.split_records("samples.jsonl", lambda record: "prompt" in record)
         run.folder.write("samples.jsonl", generated_in_training + json_lines(records))

@@ -72,7 +72,8 @@ class ChunkLosses:
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return [
             {
-                "cell": {**cell, CHUNK_AXIS: chunk},
+                "cell": dict(cell),
+                CHUNK_AXIS: chunk,
                 "loss": round(nll / max(1, tokens), 6),
                 "tokens": tokens,
                 "bytes": num_bytes,
