@@ -69,7 +69,7 @@ test-integrations:
 	$(PYTHON) -m venv $(VENV)-integrations
 	$(VENV)-integrations/bin/python -m pip install -c constraints.txt -e ".[lm-eval]" pytest pytest-xdist hypothesis einops
 	$(VENV)-integrations/bin/python -m pip install --no-deps flash-linear-attention==0.6.0 fla-core==0.6.0
-	CHECK_SHAPES=0 $(VENV)-integrations/bin/python -m pytest tests/experiments/test_lm_eval_model.py \
+	CHECK_SHAPES=0 $(VENV)-integrations/bin/python -m pytest tests/integrations/test_lm_eval_model.py \
 	  tests/kernels/test_flash_linear_attention.py tests/kernels/test_delta_rule.py
 
 # Not all tests: those of what a wheel could lack or spoil, files beside the code among them.

@@ -14,9 +14,10 @@ def plain_loader() -> Any:
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             names = set()
             for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-                if isinstance(key, yaml.ScalarNode) and key.value in names:
-                    raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice", problem_mark=key.start_mark)
-                names.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+                name = self.construct_object(key) if isinstance(key, yaml.ScalarNode) else key  # 1 is not "1"
+                if name in names:
+                    raise yaml.MarkedYAMLError(problem=f"{name!r} is given twice", problem_mark=key.start_mark)
+                names.add(name)
             return super().construct_mapping(node, deep)
 
     return PlainLoader

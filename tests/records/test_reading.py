@@ -195,14 +195,48 @@ def test_a_whole_line_that_cannot_be_read_is_damage_wherever_it_stands(odd: str,
         assert str(error.value) == f"{where}: damaged: {problem}. {EVALUATION.remedy}"
 
 
-@pytest.mark.parametrize("rest", ['{"count": 4, "cor', "\0" * 5000, "3", '{"count": 4}'])
+@pytest.mark.parametrize("rest", ['{"count": 4, "cor', "\0" * 5000, "3"])
 def test_a_last_line_without_its_end_was_cut_by_a_kill_and_is_left_out(rest: str, tmp_path: Path) -> None:
     messages: list[str] = []
     path = written(tmp_path / "cells.jsonl", CELL, rest)
     assert read_records(path, EVALUATION, on_truncated_line=messages.append) == [CELL]
     cut = "the last line is truncated (a process was killed while writing) and is skipped"
     assert messages == [f"cells.jsonl: {cut}"]
-    assert read_records(written(path, CELL, json.dumps(CELL)), EVALUATION) == [CELL, CELL], "it only lacks its end"
+    assert read_records(written(path, json.dumps(CELL)), EVALUATION) == [CELL], "it only lacks its end"
+
+
+@pytest.mark.parametrize(
+    ("rest", "problem"),
+    [
+        (json.dumps(CELL | {"correct": 900}), "`correct` must be at most 4 (`count`), not 900"),
+        (json.dumps(CELL | {"correct": 2}), "it conflicts with line 1, which has the same cell"),
+        (json.dumps(CELL)[:-1] + ', "correct": 4}', "`correct` must be given once"),
+    ],
+)
+def test_a_complete_last_line_without_its_end_is_refused_like_any_other(
+    rest: str, problem: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "cells.jsonl", CELL, rest)
+    with pytest.raises(UserError) as error:
+        read_records(path, EVALUATION)
+    assert str(error.value) == f"{path}, line 2: damaged: {problem}. {EVALUATION.remedy}"
+
+
+def test_a_line_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+    other = CELL | {"step": 200}
+    assert read_records(written(tmp_path / "cells.jsonl", CELL, other, CELL, other), EVALUATION) == [CELL, other]
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (LANGUAGE | {"correct": 3}, "`correct` must be `null`, not 3"),
+        (CELL | {"language": None}, "`correct` must be `null`, not 3"),
+        (LANGUAGE | {"language": None}, "`language` must be `object`, not null"),
+    ],
+)
+def test_a_cell_is_of_the_kind_that_it_is_checked_as(record: dict[str, Any], message: str) -> None:
+    assert str(EVALUATION.find_violation(record)).startswith(message)
 
 
 def test_two_records_of_one_cell_that_differ_are_in_conflict(tmp_path: Path) -> None:
@@ -263,8 +297,8 @@ def test_numbers_that_are_not_finite_come_back_where_they_may_be_and_other_texts
         ([], {"stop_reason": "budget", "step": 0}, None),
         ([], None, None),
         ([10], {"stop_reason": "budget", "step": 20}, "it ends at step 10, and the run was trained to step 20"),
-        ([], {"stop_reason": "target", "step": 2000}, "it holds no whole line, and the run was trained to step 2,000"),
-        (None, {"stop_reason": "target", "step": 2000}, "it is missing, and the run was trained to step 2,000"),
+        ([], {"stop_reason": "target", "step": 2000}, "it ends at step 0, and the run was trained to step 2,000"),
+        (None, {"stop_reason": "target", "step": 2000}, "it ends at step 0, and the run was trained to step 2,000"),
     ],
 )
 def test_metrics_are_checked_against_the_step_of_the_head(

@@ -1,5 +1,8 @@
 """A GPU that is out of memory ends a run or an evaluation with what needs less."""
 
+import re
+import resource
+import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -11,6 +14,7 @@ from numerate.cli import main
 from numerate.config import identity, override
 from numerate.errors import OperationalError
 from numerate.models.decoder import DecoderModel
+from numerate.runs import out_of_memory
 from numerate.runs.out_of_memory import explained_out_of_memory
 from numerate.runs.train import train
 from numerate.training.trainer import Trainer
@@ -74,6 +78,23 @@ def test_an_evaluation_out_of_memory_says_what_needs_less(
     said = capsys.readouterr().err
     assert "numerate: the GPU is out of memory: up to 32,768 tokens are evaluated at a time; a smaller count=" in said
     assert main(["evaluate", str(run.path), "grid=1x1", "count=4"]) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system grants more memory than there is")
+def test_a_row_that_needs_more_memory_than_there_is_is_an_error_and_not_the_end_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = small("training.steps=1 model.positions=[ALiBi]")
+    run = train(recipe, runs_dir=tmp_path, quiet=True).run
+    words, before = ["evaluate", str(run.path), "grid=diagonal:2:602:600"], resource.getrlimit(resource.RLIMIT_DATA)
+    real = out_of_memory._kilobytes
+    with monkeypatch.context() as patch:
+        patch.setattr(out_of_memory, "_kilobytes", lambda *at: 20_000 if "MemAvailable" in at else real(*at))
+        assert main(words) == 1
+    assert re.search("numerate: out of memory: the machine is out of memory", capsys.readouterr().err)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    assert [record["cell"]["first_digits"] for record in run.folder.records("cells.jsonl")] == [2], "what fits is kept"
+    assert main(words) == 0
 
 
 def test_other_errors_are_left_as_they_are() -> None:

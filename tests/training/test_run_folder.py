@@ -96,7 +96,7 @@ def test_each_start_is_noted_and_the_first_time_and_label_stay(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: "", "it is empty"),
+        (lambda text: "", "it must be a mapping"),
         (lambda text: text[: text.index("checksum")], "the checksum at the end is missing"),
         (lambda text: text[: len(text) // 2], "cannot be read as YAML"),
         (lambda text: "recipe: {steps: 1\nname: [", "cannot be read as YAML"),

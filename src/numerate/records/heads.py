@@ -24,24 +24,21 @@ def read_header(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        text = path.read_bytes()
+        content = load_plain_yaml(path.read_bytes())
     except OSError as error:
         raise OperationalError(f"{path}: cannot be read: {error.strerror}") from error
-    try:
-        content = load_plain_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark else path
         reason = f" ({problem})" if (problem := getattr(error, "problem", None)) else ""
         raise UserError(damage_message(where, f"cannot be read as YAML{reason}", _REMEDY)) from error
     if not isinstance(content, dict):
-        raise UserError(damage_message(path, "it is empty" if content is None else "it must be a mapping", _REMEDY))
+        raise UserError(damage_message(path, "it must be a mapping", _REMEDY))
     check_format(path, content.get("format", 1))
-    stored = content.pop(CHECKSUM_KEY, None)
-    if stored is None:
-        raise UserError(damage_message(path, "it is truncated: the checksum at the end is missing", _REMEDY))
-    if stored != checksum(content):
-        raise UserError(damage_message(path, "it was modified: the checksum does not match", _REMEDY))
+    if (stored := content.pop(CHECKSUM_KEY, None)) != checksum(content):
+        problem = "it is truncated: the checksum at the end is missing"
+        problem = problem if stored is None else "it was modified: the checksum does not match"
+        raise UserError(damage_message(path, problem, _REMEDY))
     if not isinstance(content.get("recipe"), dict):
         raise UserError(damage_message(path, "it has no recipe", _REMEDY))
     return content
@@ -63,12 +60,8 @@ def read_metrics(
     records as trained."""
     path = folder / "metrics.jsonl"
     records = read_records(path, METRICS, warn, on_truncated_line)
-    ended: Any = header.get("ended")
-    is_ended = isinstance(ended, Mapping) and ended.get("stop_reason") in ("budget", "target")
-    step = ended.get("step") or 0 if is_ended else 0
-    last = max((line["step"] for line in records), default=0)
-    if last < step:
-        is_there = "it holds no whole line" if path.is_file() else "it is missing"
-        problem = f"it ends at step {last:,}" if records else is_there
-        warn(damage_message(path, f"{problem}, and the run was trained to step {step:,}", METRICS.remedy))
+    ended, last = header.get("ended") or {}, max((line["step"] for line in records), default=0)
+    if ended.get("stop_reason") in ("budget", "target") and last < ended["step"]:
+        problem = f"it ends at step {last:,}, and the run was trained to step {ended['step']:,}"
+        warn(damage_message(path, problem, METRICS.remedy))
     return records

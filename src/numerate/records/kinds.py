@@ -95,7 +95,13 @@ _LIKELIHOODS = record_type(
     "correct_tokens <= tokens",
 )
 _LANGUAGE_MODELING_CELL = record_type(
-    {**_CELL, "loss bits_per_byte? perplexity?": NonNegativeLoss, "language": _LIKELIHOODS, "tokenizer?": str},
+    {
+        **_CELL,
+        "loss bits_per_byte? perplexity?": NonNegativeLoss,
+        "language": _LIKELIHOODS,
+        "tokenizer?": str,
+        "correct?": None,
+    },
     "cell has context_length",
 )
 _OTHER_KIND_CELL = record_type({**_CELL, "kind": str})

@@ -1,8 +1,8 @@
 """Reading files of records: whole lines of JSON, each an object of a declared schema.
 
-A last line without a line end was left by a process killed while writing. It does not count as damage: the next writer
-removes it, and its work is repeated. Any other line that cannot be read is damaged, and so are one with a name twice,
-one that conflicts with an earlier one, and one of another run than the others.
+An incomplete last line without a line end was left by a process killed while writing. It does not count as damage: the
+next writer removes it, and its work is repeated. Any other line that cannot be read is damaged, and so are one with a
+name twice, one that conflicts with an earlier one, and one of another run than the others.
 
 JSON has no numbers that are not finite: they are written as the texts "nan", "inf" and "-inf", and read as floats where
 a field may have them.
@@ -59,6 +59,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 _LINE_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
 _KEY_ENCODER = json.JSONEncoder(sort_keys=True)
 _NOT_FINITE = re.compile(rb'"(nan|-?inf)"')
+_NO_OBJECT = "no JSON object"
 
 
 def parse_record(text: bytes) -> dict[str, Any] | None:
@@ -75,10 +76,10 @@ def _parse_line(text: bytes, schema: Schema) -> tuple[dict[str, Any], str | None
     try:
         record = _LINE_DECODER.decode(text.decode())
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        return {}, "no JSON object"
+        return {}, _NO_OBJECT
     except ValueError as error:
         return {}, str(error)
-    problem = schema.find_violation(record) if type(record) is dict else "no JSON object"
+    problem = schema.find_violation(record) if type(record) is dict else _NO_OBJECT
     if problem is None and _NOT_FINITE.search(text):
         record = restore_numbers(record, schema.type_of(record))
     return record, problem
@@ -86,13 +87,9 @@ def _parse_line(text: bytes, schema: Schema) -> tuple[dict[str, Any], str | None
 
 @dataclass(frozen=True, slots=True)
 class RecordLine:
-    """A line of a file: its `number` from 1, the `offset` of its first byte, its `text` without the line end.
+    """A line of a file, without its line end. `record` is None if it is damaged (`problem` has the reason), or was
+    truncated by a kill (`is_truncated`)."""
 
-    `record` is None if it is damaged (`problem` has the reason) or was truncated by a kill (`is_truncated`).
-    """
-
-    number: int
-    offset: int
     text: bytes
     record: dict[str, Any] | None
     problem: str | None = None
@@ -103,28 +100,32 @@ class RecordLine:
 
 
 def parse_lines(content: bytes, path: Path, schema: Schema, run_id: str | None = None) -> Iterator[RecordLine]:
-    """The lines of a file's content; empty ones are skipped. Those that say of which run they are must be of `run_id`,
-    or if it is None of the same one."""
-    texts, offset = content.split(b"\n"), 0
+    """The lines of a file's content; empty ones, and those that equal an earlier one with the same `schema.unique`, are
+    skipped. Lines that say of which run they are must be of `run_id`, or if it is None of the same one."""
+    texts = content.split(b"\n")
     first_line_by_key: dict[str, tuple[int, dict[str, Any]]] = {}
     for number, text in enumerate(texts, 1):
-        if text and not text.isspace():
-            record, problem = _parse_line(text, schema)
-            if problem is None and schema.unique:
-                key = _KEY_ENCODER.encode([record.get(name) for name in schema.unique])
-                first_number, first_record = first_line_by_key.setdefault(key, (number, record))
-                if record != first_record:
-                    problem = f"it conflicts with line {first_number}, which has the same {schema.unique[0]}"
-            if problem is None and (own_id := record.get(RUN_ID_KEY)) is not None:
-                run_id = run_id or own_id
-                if own_id != run_id:
-                    problem = f'`{RUN_ID_KEY}` must be "{run_id}", not "{own_id}": it is of another run'
-            if problem is None:
-                yield RecordLine(number, offset, text, record)
-            else:
-                message = damage_message(f"{path}, line {number}", problem, schema.remedy)
-                yield RecordLine(number, offset, text, None, message if number < len(texts) else None)
-        offset += len(text) + 1
+        if not text or text.isspace():
+            continue
+        record, problem = _parse_line(text, schema)
+        if problem == _NO_OBJECT and number == len(texts):
+            yield RecordLine(text, None)
+            continue
+        if problem is None and (own_id := record.get(RUN_ID_KEY)) is not None:
+            run_id = run_id or own_id
+            if own_id != run_id:
+                problem = f'`{RUN_ID_KEY}` must be "{run_id}", not "{own_id}": it is of another run'
+        if problem is None and schema.unique:
+            key = _KEY_ENCODER.encode([record.get(name) for name in schema.unique])
+            first_number, first_record = first_line_by_key.setdefault(key, (number, record))
+            if record != first_record:
+                problem = f"it conflicts with line {first_number}, which has the same {schema.unique[0]}"
+            elif number != first_number:
+                continue
+        if problem is None:
+            yield RecordLine(text, record)
+        else:
+            yield RecordLine(text, None, damage_message(f"{path}, line {number}", problem, schema.remedy))
 
 
 def damage_message(where: object, problem: str, remedy: str) -> str:

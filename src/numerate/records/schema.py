@@ -105,7 +105,7 @@ class Schema:
     def type_of(self, record: Mapping[str, Any]) -> type[Record]:
         if isinstance(self.kinds, type):
             return self.kinds
-        return next(kind for name, kind in self.kinds.items() if not name or record.get(name) is not None)
+        return next(kind for name, kind in self.kinds.items() if not name or name in record)
 
     def find_violation(self, record: Mapping[str, Any]) -> str | None:
         """The violation by a record, in words; None for a valid one."""

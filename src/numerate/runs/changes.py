@@ -31,44 +31,31 @@ def override_for_evaluation(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """
     from numerate.text.tasks.example_file import ExampleFile
 
-    task_settings = (TASK_INDEX, TASK_PATH) if isinstance(recipe.task, ExampleFile) else (TASK_INDEX,)
+    task, paths = recipe.task, (TASK_INDEX, TASK_PATH) if isinstance(recipe.task, ExampleFile) else (TASK_INDEX,)
     for text in settings:
         path = text.partition("=")[0].strip()
-        if not path.startswith("model.") and path not in task_settings:
+        if not path.startswith("model.") and path not in paths:
             raise UserError(
                 f"{path}: an evaluation changes how the model is run, by settings below model. (such as "
                 "model.mixer.dropout=0.1); any other setting defines another run; train it with `numerate train`"
             )
-    overridden = override(recipe, settings)
-    if (
-        isinstance(recipe.task, ExampleFile)
-        and isinstance(overridden.task, ExampleFile)
-        and overridden.task.path != recipe.task.path
-    ):
-        return replace(overridden, task=recipe.task.with_path(str(overridden.task.path)))
-    return overridden
+    changed = override(recipe, settings)
+    if isinstance(task, ExampleFile) and isinstance(changed.task, ExampleFile) and changed.task.path != task.path:
+        return replace(changed, task=task.with_path(str(changed.task.path)))
+    return changed
 
 
 def diff_settings(trained: Recipe, evaluated: Recipe) -> dict[str, Any]:
-    """The settings that differ from training, by path, as plain values.
-
-    Unchanged settings are omitted: `{}` is the model as trained.
-    """
+    """The settings that differ from training, by path, as plain values; {} is the model as trained."""
     from numerate.text.tasks.example_file import ExampleFile
     from numerate.text.tasks.text_files import combine_hashes
 
-    changes = dict(_changes("model", to_tree(trained.model), to_tree(evaluated.model)))
-    task_index, trained_task_index = (
-        getattr(evaluated.task, "task_index", None),
-        getattr(trained.task, "task_index", None),
-    )
-    if task_index != trained_task_index:
+    changes, task = tree_diff({"model": to_tree(trained.model)}, {"model": to_tree(evaluated.model)}), evaluated.task
+    task_index = getattr(task, "task_index", None)
+    if task_index != getattr(trained.task, "task_index", None):
         changes[TASK_INDEX] = task_index
-    if isinstance(evaluated.task, ExampleFile) and evaluated.task.training_task is not None:
-        changes[TASK_PATH], changes[CONTENTS] = (
-            evaluated.task.path,
-            combine_hashes(evaluated.task.file_hashes().values())[:12],
-        )
+    if isinstance(task, ExampleFile) and task.training_task is not None:
+        changes |= {TASK_PATH: task.path, CONTENTS: combine_hashes(task.file_hashes().values())[:12]}
     return dict(sorted(changes.items()))
 
 

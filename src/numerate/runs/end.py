@@ -14,18 +14,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from numerate.errors import UserError
-from numerate.records.reading import damage_message, read_bytes
-from numerate.records.schema import (
-    Count,
-    Fraction,
-    Loss,
-    NonNegative,
-    NonNegativeLoss,
-    Schema,
-    record_type,
-    restore_numbers,
-)
+from numerate.errors import OperationalError, UserError
+from numerate.records.reading import check_format, damage_message, parse_record
+from numerate.records.schema import Count, Fraction, Loss, NonNegative, NonNegativeLoss, restore_numbers
 from numerate.runs.engines.engine import Failure, FailureKind
 from numerate.runs.engines.failures import failure_to_record
 from numerate.training import checkpoint, disk
@@ -193,6 +184,8 @@ def read_json(path: Path, content_type: type[T], remedy: str) -> T | None:
         problem = "it was edited" if msgspec.json.encode(content) != text else None
     except (msgspec.MsgspecError, RecursionError) as error:
         problem = str(error)
+        if (found := parse_record(text)) is not None and isinstance(found.get("format"), int):
+            check_format(path, found["format"])
     if problem is not None:
         raise UserError(damage_message(path, problem, remedy))
     return content

@@ -38,7 +38,7 @@ class EvaluationEstimate:
 def estimate(plan: EvaluationPlan, tasks: Sequence[CellTask], store: EvaluationStore) -> EvaluationEstimate:
     """Estimates the cost of these cells of a grid by evaluating a few of them in memory; writes nothing."""
     missing, num_cells, seconds = plan.missing(tasks, store), len({task.cell for task in tasks}), 0.0
-    costs, warm_model = plan.task_costs(missing, store), None
+    costs, warm_model = plan.costs(missing, store), None
     missing.sort(key=lambda task: (task.run, task.checkpoint, costs[task][0]))
     ranges = split_by_cost([costs[task][0] for task in missing], MAX_SAMPLED_CELLS) if missing else []
     for cost_range in ranges:
@@ -51,7 +51,7 @@ def estimate(plan: EvaluationPlan, tasks: Sequence[CellTask], store: EvaluationS
         start_time = time.perf_counter()
         _evaluate_once(small, task)
         elapsed, nothing = time.perf_counter() - start_time, EvaluationStore(store.folder)
-        sample_cost = small.task_costs([task], nothing)[task][0]
+        sample_cost = small.costs([task], nothing)[task][0]
         seconds += elapsed / sample_cost * sum(costs[missing[at]][0] for at in cost_range)
     questions, flops = sum(map(plan.num_questions, missing)), round(sum(flops for _, flops in costs.values()))
     repeats = len(tasks) // max(1, num_cells)

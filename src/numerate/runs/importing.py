@@ -7,14 +7,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from numerate.config import check_same_defaults, from_tree, override
+from numerate.config import from_tree, override
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.integrations.weight_files import DEFAULT_TOLERANCE, LogitCheck, read_weights
 from numerate.models.decoder import Decoder
 from numerate.models.strict_weights import StrictWeights, match_state_dict
 from numerate.published.dual_attention_weights import from_published
-from numerate.runs.pretrained_run import create_run_folder, write_first_checkpoint
+from numerate.runs.pretrained_run import untrained_folder
 from numerate.runs.run import Run
 from numerate.text.models.pretrained_weights import import_transformers
 from numerate.training.recipe import Recipe
@@ -100,24 +100,13 @@ def _create_run(
 ) -> Run:
     """The run of a recipe and imported weights, created unless it exists."""
     model = recipe.model.rebuild(evaluation_data.vocabulary, recipe.seed, None)
-    weights = match_state_dict(model, weights, str(path))
+    weights, sha256 = match_state_dict(model, weights, str(path)), hashlib.sha256()
     if check is not None:
         model.load_state_dict(weights)
         check.check(model, evaluation_data.vocabulary.size)
-    entries = {"imported_from": str(path.resolve())}
-    run_folder = create_run_folder(recipe, _digest(weights), model, runs_dir, entries)
-    with run_folder.lock("importing"):
-        stored = run_folder.metadata()
-        check_same_defaults(stored["recipe"], recipe, run_folder.path)
-        if recipe.name not in (None, stored["name"]):
-            run_folder.update_metadata(name=recipe.name, recipe={**stored["recipe"], "name": recipe.name})
-        write_first_checkpoint(run_folder, recipe, step, {"weights": weights}, entries)
-    return Run(run_folder)
-
-
-def _digest(weights: dict[str, Tensor]) -> str:
-    sha256 = hashlib.sha256()
-    for name in sorted(weights):
+    for name, tensor in sorted(weights.items()):
         sha256.update(name.encode())
-        sha256.update(weights[name].contiguous().cpu().numpy().tobytes())
-    return sha256.hexdigest()
+        sha256.update(tensor.contiguous().cpu().numpy().tobytes())
+    source = {"imported_from": str(path.resolve())}
+    key, tensors = sha256.hexdigest(), {"weights": weights}
+    return Run(untrained_folder(recipe, key, model, runs_dir, source, source, tensors, step))

@@ -22,8 +22,7 @@ from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, parse_sh
 from numerate.records.schema import RUN_ID_KEY
 from numerate.reports.opened_run import OpenedRun
 from numerate.reports.records import settings_key
-from numerate.runs.out_of_memory import explained_out_of_memory
-from numerate.runs.row_memory import check_row_fits
+from numerate.runs.out_of_memory import explained_out_of_memory, limited_memory
 from numerate.runs.store import EvaluationStore, RecordKey, StoredPredictions, with_checksum
 from numerate.tasks.task import Task
 from numerate.training.checkpoint import Checkpoint
@@ -34,15 +33,6 @@ operations that a core does in that time: 5 ms at 50 GFLOP/s, measured for addit
 
 DECODING_STEP_OVERHEAD_FLOPS = 1e8
 """Overhead of a decoded token in the same unit: 2 ms, for two layers on a core."""
-
-
-class Cost(NamedTuple):
-    """Cost of a cell in floating-point operations: to `score` it and to `predict` (generate) its answers, each with
-    overhead (only ratios matter); and one `forward` pass of all its questions."""
-
-    score: float
-    predict: float
-    forward: float
 
 
 class CellTask(NamedTuple):
@@ -123,8 +113,8 @@ class EvaluationPlan:
         cells: list[Cell] = self.kind.cells(self.runs[0].evaluation_data, self.grid, self.count)
         if shard_text is None:
             return cells
-        costs = self.costs(0, cells)
-        return shard(cells, *parse_shard(shard_text), lambda cell: costs[cell].score)
+        costs = {task.cell: cost for task, (cost, _) in self.costs([CellTask(0, 0, cell, 0) for cell in cells]).items()}
+        return shard(cells, *parse_shard(shard_text), costs.__getitem__)
 
     def tasks(self, cells: Sequence[Cell]) -> list[CellTask]:
         """Every cell of every model, in the order of results."""
@@ -174,27 +164,25 @@ class EvaluationPlan:
             self._counts[place] = self.kind.num_questions(evaluation_data, task.cell, self.count)
         return self._counts[place]
 
-    def costs(self, run: int, cells: Sequence[Cell]) -> dict[Cell, Cost]:
-        """The cost of each cell: forward passes of all its rows, padded to the longest (including loop iterations and
-        the quadratic part of attention), and a constant. It depends only on the recipe and the cells."""
-        flops = lru_cache(maxsize=None)(self.runs[run].untrained_model.flops)
-        costs = {}
-        for cell, (time, num_generated) in self.kind.row_sizes(self.runs[run].evaluation_data, cells).items():
-            forward = flops(self.num_questions(CellTask(run, 0, cell, 0)), round(time))
-            decoding = forward + DECODING_STEP_OVERHEAD_FLOPS * num_generated
-            score = CELL_OVERHEAD_FLOPS + (forward if self.method == "one pass" else decoding)
-            costs[cell] = Cost(score, CELL_OVERHEAD_FLOPS + decoding, forward)
-        return costs
-
-    def task_costs(self, tasks: Sequence[CellTask], store: EvaluationStore) -> dict[CellTask, tuple[float, float]]:
-        """The cost of what each cell needs, and the operations of its forward passes alone."""
-        cells = list(dict.fromkeys(task.cell for task in tasks))
-        costs_by_run = {run: self.costs(run, cells) for run in {task.run for task in tasks}}
-        found = {}
-        for task in tasks:
-            cost, (needs_score, needs_predictions) = costs_by_run[task.run][task.cell], self.needs(task, store)
-            total = cost.score * needs_score + cost.predict * needs_predictions
-            found[task] = total, cost.forward * (needs_score + needs_predictions)
+    def costs(
+        self, tasks: Sequence[CellTask], store: EvaluationStore | None = None
+    ) -> dict[CellTask, tuple[float, float]]:
+        """The cost of what each cell needs, or of scoring it if there is no store, in floating-point operations with
+        overhead (only ratios matter), and that of its forward passes alone: of all its rows, padded to the longest
+        (including loop iterations and the quadratic part of attention). It depends only on the recipe and the cells."""
+        found: dict[CellTask, tuple[float, float]] = {}
+        for run in dict.fromkeys(task.run for task in tasks):
+            cells = list(dict.fromkeys(task.cell for task in tasks if task.run == run))
+            sizes = self.kind.row_sizes(self.runs[run].evaluation_data, cells)
+            flops = lru_cache(maxsize=None)(self.runs[run].untrained_model.flops)
+            for task in (one for one in tasks if one.run == run):
+                time, num_generated = sizes[task.cell]
+                forward = flops(self.num_questions(task), round(time))
+                needs_score, needs_predictions = (True, False) if store is None else self.needs(task, store)
+                num_passes = needs_score + needs_predictions
+                num_steps = num_generated * (needs_predictions + needs_score * (self.method != "one pass"))
+                total = num_passes * (CELL_OVERHEAD_FLOPS + forward) + num_steps * DECODING_STEP_OVERHEAD_FLOPS
+                found[task] = total, num_passes * forward
         return found
 
     def regions(self, run: int, cells: Iterable[Cell]) -> dict[Cell, str]:
@@ -287,7 +275,7 @@ class EvaluationPlan:
         """What `score` or `predict` of the kind of evaluation finds in a cell."""
         model, at_once = self.model(task), f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time"
         advice = f"{at_once}; a smaller count= needs less, or device=cpu, which resumes this evaluation"
-        with explained_out_of_memory(next(model.parameters()).device, advice):
+        with limited_memory(), explained_out_of_memory(next(model.parameters()).device, advice):
             return function(model, self.runs[task.run].evaluation_data, self._request(task), *logs)
 
     def _request(self, task: CellTask) -> CellRequest:
@@ -308,8 +296,7 @@ class EvaluationPlan:
 
 
 def _check_grid(run: OpenedRun, grid: Grid) -> None:
-    """Raises `UserError` for a cell that the task or the model lacks, or whose rows do not fit into memory; warns of
-    positions beyond training."""
+    """Raises `UserError` for a cell that the task or the model lacks; warns of positions beyond training."""
     warnings: list[str] = []
     try:
         _check_cells_exist(run.recipe.task, grid)
@@ -317,7 +304,6 @@ def _check_grid(run: OpenedRun, grid: Grid) -> None:
         for corner in grid.corners():
             tokens = run.evaluation_data.longest_rows(run.recipe.task.at_cell(**dict(corner)), split="test")
             warnings += run.untrained_model.check_tokens(tokens, longest_trained)
-            check_row_fits(run, tokens)
     except UserError as error:
         raise UserError(f"grid: {grid}: {error}") from error
     for warning in dict.fromkeys(warnings):

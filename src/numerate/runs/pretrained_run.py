@@ -1,4 +1,4 @@
-"""Runs of pretrained models as they are, without training and without a copy of their weights."""
+"""Runs that are not trained here: pretrained models as they are, without a copy of their weights."""
 
 import hashlib
 import json
@@ -35,27 +35,30 @@ def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device
     recipe = replace(recipe, training=replace(recipe.training, steps=0))
     vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
     origin = recipe.model.pretrained_config(vocabulary)
-    model = recipe.model.build_on_meta(vocabulary, recipe.seed, origin)
-    tree, contents = to_tree(recipe), recipe.task.file_hashes()
-    run_key = f"pretrained{f' {json.dumps(contents, sort_keys=True)}' if contents else ''}"
-    folder = create_run_folder(recipe, run_key, model, runs_dir, {"contents": contents} if contents else {})
-    with folder.lock("evaluation"):
-        if (stored := folder.metadata()["recipe"]) != tree:  # what is not in the id: grid, number of questions, folder
-            check_same_defaults(stored, recipe, folder.path)
-            folder.update_metadata(recipe=tree)
-        write_first_checkpoint(folder, recipe, 0, {}, {"origin": origin, "is_pretrained": True})
+    model, contents = recipe.model.build_on_meta(vocabulary, recipe.seed, origin), recipe.task.file_hashes()
+    key = f"pretrained{f' {json.dumps(contents, sort_keys=True)}' if contents else ''}"
+    state = {"origin": origin, "is_pretrained": True}
+    folder = untrained_folder(recipe, key, model, runs_dir, {"contents": contents} if contents else {}, state)
     return Run(folder, device=device)
 
 
-def create_run_folder(
-    recipe: Recipe, run_key: str, model: Model, runs_dir: str | Path | None, entries: Mapping[str, Any]
+def untrained_folder(
+    recipe: Recipe,
+    weights_key: str,
+    model: Model,
+    runs_dir: str | Path | None,
+    entries: Mapping[str, Any],
+    state: Mapping[str, Any],
+    weights: Mapping[str, Mapping[str, Any]] | None = None,
+    step: int = 0,
 ) -> RunFolder:
-    """The folder of a run that is not trained here, created unless it exists; `run_key` says what weights it has, and
-    `entries` are more of its head."""
-    return RunFolder.create(
+    """The folder of a run that is not trained here, created unless it exists; then it has the settings of `recipe` that
+    are not in its id, such as the grid. `weights_key` says what weights it has, `entries` are more of its head, and
+    `state`, `weights` and `step` are its checkpoint."""
+    folder = RunFolder.create(
         resolve_runs_dir(runs_dir),
         recipe.title,
-        hashlib.sha256(f"{identity(recipe)} {run_key}".encode()).hexdigest()[:12],
+        hashlib.sha256(f"{identity(recipe)} {weights_key}".encode()).hexdigest()[:12],
         {
             "recipe": to_tree(recipe),
             **entries,
@@ -66,12 +69,13 @@ def create_run_folder(
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
         },
     )
-
-
-def write_first_checkpoint(
-    folder: RunFolder, recipe: Recipe, step: int, tensors: Mapping[str, Any], state: Mapping[str, Any]
-) -> None:
-    """Writes the weights of a run that is not trained here, unless they are there."""
-    if checkpoint.latest_valid(folder.checkpoints)[0] is None:
-        fingerprint = tokenizer_fingerprint(recipe.tokenizer, recipe.task)
-        checkpoint.write(folder.checkpoints, step, tensors, {"tokenizer": fingerprint, **state})
+    with folder.lock("importing"):
+        stored = folder.metadata()
+        recipe = replace(recipe, name=recipe.name or stored["name"])
+        if stored["recipe"] != (tree := to_tree(recipe)):
+            check_same_defaults(stored["recipe"], recipe, folder.path)
+            folder.update_metadata(recipe=tree, name=recipe.name)
+        if checkpoint.latest_valid(folder.checkpoints)[0] is None:
+            fingerprint = tokenizer_fingerprint(recipe.tokenizer, recipe.task)
+            checkpoint.write(folder.checkpoints, step, weights or {}, {"tokenizer": fingerprint, **state})
+    return folder

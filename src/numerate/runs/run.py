@@ -26,8 +26,8 @@ from numerate.reports.maps import AttentionMaps, compute_attention_maps
 from numerate.runs.changes import TASK_PATH, diff_settings, override_for_evaluation
 from numerate.runs.engines.engine import Engine
 from numerate.runs.estimating import EvaluationEstimate, estimate
+from numerate.runs.out_of_memory import limited_memory
 from numerate.runs.plan import CellTask, EvaluationPlan
-from numerate.runs.row_memory import check_row_fits
 from numerate.runs.shards import EvaluateShard, check_no_shard, evaluate_shards, make_shards
 from numerate.runs.store import EvaluationStore, json_lines
 from numerate.tasks.task import Task
@@ -76,9 +76,8 @@ class Run:
     @cached_property
     def trained_recipe(self) -> Recipe:
         """The recipe that it was trained with."""
-        found = from_tree(self.folder.metadata()["recipe"], self.folder.file("recipe.yaml"), expected_class=Recipe)
-        assert isinstance(found, Recipe)
-        return found
+        recipe: Recipe = from_tree(self.folder.metadata()["recipe"], self.folder.file("recipe.yaml"), Recipe)
+        return recipe
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -205,10 +204,8 @@ class Run:
         check_no_shard(engine, shard)
         if engine is None and self.device is not None:
             resolve_device(self.device)
-        plan = EvaluationPlan.from_run(
-            self, grid, count=count, checkpoint=checkpoint, method=method, predictions=predictions, settings=settings
-        )
-        tasks, store = plan.tasks(plan.cells(shard)), _store(plan, shard)
+        options = {"count": count, "checkpoint": checkpoint, "method": method, "predictions": predictions}
+        plan, tasks, store = self._plan(grid, shard, {**options, "settings": settings})
         counts_questions = plan.kind.keeps_predictions and engine is None
         with store.lock():
             store.load(predictions=plan.records_predictions)
@@ -236,10 +233,9 @@ class Run:
 
     def script(self, engine: Engine, grid: str | None = None, **options: Any) -> str:
         """The script that `evaluate` would submit with this engine and these options. Nothing is started or written."""
-        plan = EvaluationPlan.from_run(self, grid, **options)
-        store = _store(plan, None)
+        plan, tasks, store = self._plan(grid, None, options)
         store.load(predictions=plan.records_predictions)
-        shards = make_shards(plan, plan.missing(plan.tasks(plan.cells()), store), store, engine.num_workers)
+        shards = make_shards(plan, plan.missing(tasks, store), store, engine.num_workers)
         return engine.script(EvaluateShard(plan), shards, store.pieces / "jobs")
 
     def estimate(self, grid: str | None = None, *, shard: str | None = None, **options: Any) -> EvaluationEstimate:
@@ -249,18 +245,24 @@ class Run:
 
         Cells already recorded cost nothing. Nothing is written. Raises `UserError` as `evaluate` does.
         """
-        plan = EvaluationPlan.from_run(self, grid, **options)
-        store = _store(plan, shard)
+        plan, tasks, store = self._plan(grid, shard, options)
         store.load(predictions=plan.records_predictions)
-        return estimate(plan, plan.tasks(plan.cells(shard)), store)
+        return estimate(plan, tasks, store)
+
+    def _plan(
+        self, grid: str | None, shard: str | None, options: Mapping[str, Any]
+    ) -> tuple[EvaluationPlan, list[CellTask], EvaluationStore]:
+        """The plan of an evaluation, its tasks, or those of a shard, and the store of its records."""
+        plan = EvaluationPlan.from_run(self, grid, **options)
+        piece = None if shard is None else "{}-of-{}".format(*parse_shard(shard))
+        return plan, plan.tasks(plan.cells(shard)), EvaluationStore(self.folder, piece, plan.steps)
 
     def _best_checkpoint(self) -> Mapping[str, Any] | None:
         """The best step so far and the metric it was selected by, from the last valid checkpoint."""
         progress = self.checkpoints("final")[0].state.get("progress", {})
-        if progress.get("best") is None:
-            return None
-        found = {"step": progress["best"], "score": progress["best_score"], "split": progress["best_split"]}
-        return found | {"metric": progress.get("best_metric", "accuracy")}
+        entries = {"step": "best", "score": "best_score", "split": "best_split", "metric": "best_metric"}
+        best = {name: progress.get(entry) for name, entry in entries.items()}
+        return None if best["step"] is None else best
 
     # Questions, generation, maps ----------------------------------------------------------------------------------
 
@@ -285,14 +287,15 @@ class Run:
         batch = data.batch(questions)
         for warning in self.untrained_model.check_tokens(batch.tokens, data.longest_rows(task)):
             self.warn(warning)
-        check_row_fits(self, batch.tokens)
-        if questions.texts is None:
-            return sample_answers(self.load_model(checkpoint), data, questions)[0]
-        longest = task.longest_questions()
-        longest = task.examples("validation", 0, 0, 64) if longest is None else longest
-        extra_tokens = data.batch(longest).target_ids.shape[1] + EXTRA_TEXT_TOKENS - batch.target_ids.shape[1]
+        extra_tokens, is_text = None, questions.texts is not None
+        if is_text:
+            longest = task.longest_questions()
+            longest = task.examples("validation", 0, 0, 64) if longest is None else longest
+            extra_tokens = data.batch(longest).target_ids.shape[1] + EXTRA_TEXT_TOKENS - batch.target_ids.shape[1]
+            extra_tokens = max(0, extra_tokens)
         model = self.load_model(checkpoint)
-        return sample_answers(model, data, questions, extra_tokens=max(0, extra_tokens), are_answers_known=False)[0]
+        with limited_memory():
+            return sample_answers(model, data, questions, extra_tokens=extra_tokens, are_answers_known=not is_text)[0]
 
     def generate(
         self,
@@ -403,12 +406,6 @@ class Progress:
 
     def add(self, count: int) -> None:
         self.set(self._done + count)
-
-
-def _store(plan: EvaluationPlan, shard: str | None) -> EvaluationStore:
-    """The records of the run of a plan, or those of a shard."""
-    piece = None if shard is None else "{}-of-{}".format(*parse_shard(shard))
-    return EvaluationStore(plan.runs[0].folder, piece, plan.steps)
 
 
 def _write_samples(plan: EvaluationPlan, store: EvaluationStore, examples_per_cell: int = 4) -> None:

@@ -47,7 +47,7 @@ def make_shards(
     """
     if not missing:
         return []
-    costs = {task: cost for task, (cost, _) in plan.task_costs(missing, store).items()}
+    costs = {task: cost for task, (cost, _) in plan.costs(missing, store).items()}
     tasks_by_model: dict[tuple[int, int], list[CellTask]] = {}
     for task in missing:
         tasks_by_model.setdefault((task.run, task.checkpoint), []).append(task)

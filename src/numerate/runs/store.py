@@ -158,7 +158,8 @@ class EvaluationStore:
         command that started it was killed) keeps its folder.
         """
         self.flush()
-        self.load(predictions=any(self.pieces.glob(f"{_WORKER_PREFIX}*/{PREDICTIONS_FILE}")))
+        if any(self.pieces.glob(f"{_WORKER_PREFIX}*/{PREDICTIONS_FILE}")):
+            self.load(predictions=True)
         self.folder.write(RECORDS_FILE, json_lines(self.records[key] for key in sorted(self.records)))
         if self.predictions:
             models = {key.model for key in replacing}

@@ -2,7 +2,7 @@
 
 Importing this file registers the model `numerate`; the command is that of lm-eval with this file in front:
 
-    python -m numerate.runs.lm_eval_model --model numerate --model_args run=latest --tasks ... --include_path ...
+    python -m numerate.integrations.lm_eval_model --model numerate --model_args run=latest --tasks ... --include_path ...
 
 See docs/lm-eval.md.
 """

@@ -24,7 +24,7 @@ lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: make 
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 
-from numerate.runs.lm_eval_model import NumerateLM, check_version  # noqa: E402
+from numerate.integrations.lm_eval_model import NumerateLM, check_version  # noqa: E402
 
 pytestmark = QUIET
 
