@@ -230,7 +230,7 @@ def test_a_shard_that_fails_takes_no_other_with_it_and_is_named(
     undisturbed.evaluate()
     computed.clear()
     text = (
-        r"^shard 3 of 6 \(1 cell: \dx\d at step 8\): its worker was killed by signal 9 \(SIGKILL\); 1 more shard "
+        r"^shard 3 of 6 \(1 cell at step 8\): its worker was killed by signal 9 \(SIGKILL\); 1 more shard "
         r"failed\. 0 of its 1 cell are kept, and so are the records of the other shards; the same command resumes$"
     )
     with pytest.raises(OperationalError, match=text):

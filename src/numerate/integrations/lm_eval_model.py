@@ -1,10 +1,9 @@
 """Runs as models of lm-evaluation-harness, which are asked in plain notation whatever their number format.
 
-Importing this file registers the model `numerate`; the command is that of lm-eval with this file in front:
+Importing this file registers the model `numerate`; the command is that of lm-eval with this file in front, as in
+docs/lm-eval.md:
 
-    python -m numerate.integrations.lm_eval_model --model numerate --model_args run=latest --tasks ... --include_path ...
-
-See docs/lm-eval.md.
+    python -m numerate.integrations.lm_eval_model --model numerate --model_args run=latest --tasks ...
 """
 
 import importlib.metadata

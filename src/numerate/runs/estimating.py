@@ -21,13 +21,9 @@ MAX_SAMPLE_FLOPS = 1e10
 
 @dataclass(frozen=True)
 class EvaluationEstimate:
-    """Estimated cost of the cells of an evaluation that are not recorded yet, printed by `numerate evaluate ...
-    --dry-run`: their number, that of their questions, the floating-point operations of their forward passes, and the
-    time, estimated from a sample."""
+    """Estimated seconds of the cells of an evaluation that are not recorded yet, and what `numerate evaluate ...
+    --dry-run` prints."""
 
-    num_remaining: int
-    num_questions: int
-    flops: int
     seconds: float
     text: str
 
@@ -68,7 +64,7 @@ def estimate(plan: EvaluationPlan, tasks: Sequence[CellTask], store: EvaluationS
             f"compute     {prefix}{format_flops(flops)}",
             f"time        about {format_duration(math.ceil(seconds))} here, estimated from a sample of {sample}",
         ]
-    return EvaluationEstimate(len(missing), questions, flops, seconds, "\n".join(lines))
+    return EvaluationEstimate(seconds, "\n".join(lines))
 
 
 def _evaluate_once(plan: EvaluationPlan, task: CellTask) -> None:

@@ -31,21 +31,18 @@ def import_folder(
 ) -> Run:
     """Creates a run from a folder saved by Hugging Face, such as an exported and then fine-tuned model.
 
-    It works like any other run, also for `init_from=`. Its id is a hash of recipe and weights: importing the same
-    folder twice gives the same run, under its latest `name`. `settings` override settings of the recipe as on the
-    command line, for a tokenizer or data at another path. `check` and `tolerance` are as for `import_published`. Raises
-    `UserError` for any other folder, for weights that do not match the recipe (see `numerate.models.strict_weights`),
-    and if the tokenizer or task now has other tokens.
+    Its id is a hash of recipe and weights: importing the same folder twice gives the same run, under its latest `name`.
+    `settings` override settings of the recipe, for a tokenizer or data at another path. `check` and `tolerance` are as
+    for `import_published`. Raises `UserError` for any other folder, for weights that do not match the recipe (see
+    `numerate.models.strict_weights`), and if the tokenizer or task now has other tokens.
     """
     import_transformers("import")
     from numerate.integrations import hf_folders
 
     path = Path(folder).expanduser()
-    config = hf_folders.read_configuration(path)
-    weight_file = read_weights(path)
-    recipe = from_tree(config["recipe"], path / "config.json", expected_class=Recipe)
+    config, weight_file = hf_folders.read_configuration(path), read_weights(path)
+    recipe: Recipe = from_tree(config["recipe"], path / "config.json", Recipe)
     recipe = override(replace(recipe, name=name), settings)
-    assert isinstance(recipe, Recipe)
     evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     if config["vocabulary"].get("fingerprint") != hf_folders.fingerprint(evaluation_data.vocabulary):
         raise UserError(

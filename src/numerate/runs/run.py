@@ -275,24 +275,23 @@ class Run:
         Answers may then be somewhat longer than those of its longest rows. A language-modeling run continues the text
         by greedy decoding; `generate` has more options. `settings` are as in `evaluate`, with one value each.
         """
-        run = self.with_settings(*settings)
-        answer: AnswerSample = run.evaluation_data.kind.answer(run, question, checkpoint)
-        return answer
-
-    def answer_question(self, question: str, checkpoint: str) -> AnswerSample:
-        """`ask` for a task with questions."""
+        if settings:
+            return self.with_settings(*settings).ask(question, checkpoint)
+        data, task, model = self.evaluation_data, self.recipe.task, self.untrained_model
+        if task.is_language_modeling:
+            (completion,) = self.generate(question, do_sample=False, checkpoint=checkpoint)
+            text, whole, probability = completion.text, str(completion), exp(max(completion.log_probability, -700.0))
+            return AnswerSample(question, None, text, None, whole, probability, None, completion.stopped)
         self.check_data_unchanged()
-        data, task = self.evaluation_data, self.recipe.task
         questions = data.task.parse_question(question)
-        batch = data.batch(questions)
-        for warning in self.untrained_model.check_tokens(batch.tokens, data.longest_rows(task)):
+        batch, extra_tokens, is_text = data.batch(questions), None, questions.texts is not None
+        for warning in model.check_tokens(batch.tokens, data.longest_rows(task)):
             self.warn(warning)
-        extra_tokens, is_text = None, questions.texts is not None
         if is_text:
             longest = task.longest_questions()
             longest = task.examples("validation", 0, 0, 64) if longest is None else longest
-            extra_tokens = data.batch(longest).target_ids.shape[1] + EXTRA_TEXT_TOKENS - batch.target_ids.shape[1]
-            extra_tokens = max(0, extra_tokens)
+            length = data.batch(longest).target_ids.shape[1] + EXTRA_TEXT_TOKENS
+            extra_tokens = max(0, length - batch.target_ids.shape[1])
         model = self.load_model(checkpoint)
         with limited_memory():
             return sample_answers(model, data, questions, extra_tokens=extra_tokens, are_answers_known=not is_text)[0]
@@ -353,12 +352,6 @@ class Run:
             on_text=on_text,
             should_stop=should_stop,
         )
-
-    def continue_text(self, text: str, checkpoint: str) -> AnswerSample:
-        """`ask` for language modeling: the continuation of a text by greedy decoding."""
-        (completion,) = self.generate(text, do_sample=False, checkpoint=checkpoint)
-        probability = exp(max(completion.log_probability, -700.0))
-        return AnswerSample(text, None, completion.text, None, str(completion), probability, None, completion.stopped)
 
     def maps(self, prompt: str = "", *, settings: Sequence[str] = (), **options: Any) -> AttentionMaps:
         """Attention maps of a prompt and the generated answer: every head of every layer.

@@ -9,7 +9,8 @@ from numerate.evaluation.grid import interleave_by_cost, split_by_cost
 from numerate.runs.engines.engine import Engine, Failure
 from numerate.runs.engines.worker import current_stop, worker_name
 from numerate.runs.plan import CellTask, EvaluationPlan
-from numerate.runs.store import EvaluationStore
+from numerate.runs.store import WORKER_PREFIX, EvaluationStore
+from numerate.training.run_folder import folder_name
 from numerate.training.stopping import Stop
 
 SHARDS_PER_WORKER = 6
@@ -30,10 +31,7 @@ class GridShard:
 
     def __str__(self) -> str:
         steps = ", ".join(str(self.steps[index]) for index in dict.fromkeys(task.checkpoint for task in self.tasks))
-        all_cells = sorted({task.cell for task in self.tasks})
-        more = ", ..." if len(all_cells) > 4 else ""
-        shown = ", ".join("x".join(str(size) for _, size in cell) for cell in all_cells[:4]) + more
-        return f"shard {self.number} of {self.total} ({pluralize(len(self.tasks), 'cell')}: {shown} at step {steps})"
+        return f"shard {self.number} of {self.total} ({pluralize(len(self.tasks), 'cell')} at step {steps})"
 
 
 def make_shards(
@@ -83,14 +81,12 @@ class EvaluateShard:
 
     def done(self, shard: GridShard) -> bool:
         """Whether all cells of a shard are recorded."""
-        store = EvaluationStore(self.plan.runs[0].folder, None, self.plan.steps)
-        return not self._missing(shard, store)
+        return not self._missing(shard)[0]
 
     def __call__(self, shard: GridShard) -> int:
         """Evaluates all cells of a shard that are not recorded, and returns their number. Raises `KeyboardInterrupt` if
         a stop is requested."""
-        store = EvaluationStore.of_worker(self.plan.runs[0].folder, worker_name(), self.plan.steps)
-        missing = self._missing(shard, store)
+        missing, store = self._missing(shard)
         with store.lock():
             for task in missing:
                 if current_stop().requested:
@@ -98,13 +94,14 @@ class EvaluateShard:
                 self.plan.perform(task, store)
         return len(missing)
 
-    def _missing(self, shard: GridShard, store: EvaluationStore) -> list[CellTask]:
-        plan = self.plan
+    def _missing(self, shard: GridShard) -> tuple[list[CellTask], EvaluationStore]:
+        plan, worker = self.plan, folder_name(WORKER_PREFIX + worker_name())
+        store = EvaluationStore(plan.runs[0].folder, worker, plan.steps)
         store.load()
         is_begun = plan.kind.keeps_predictions or any(plan.key(task) in store.records for task in shard.tasks)
         if plan.records_predictions and is_begun:  # predictions, which are long, follow the records
             store.load(predictions=True)
-        return plan.missing(shard.tasks, store)
+        return plan.missing(shard.tasks, store), store
 
 
 def evaluate_shards(
@@ -137,23 +134,16 @@ def evaluate_shards(
         if stop.signal is not None:
             signal.raise_signal(stop.signal)
             raise KeyboardInterrupt
-        raise _failed_shards_error(failed, plan, store)
-    for shard in shards:
-        if plan.missing(shard.tasks, store):
-            raise OperationalError(
-                f"{shard}: its worker finished, but {store.pieces} lacks the records that it wrote; "
-                "all workers must share this folder"
-            )
-
-
-def _failed_shards_error(
-    failed: Sequence[tuple[GridShard, Failure]], plan: EvaluationPlan, store: EvaluationStore
-) -> UserError | OperationalError:
-    shard, failure = min(failed, key=lambda one: (one[1].is_transient, one[0].number))
-    resume = "; the same command resumes"
-    others = f"; {pluralize(len(failed) - 1, 'more shard')} failed" if len(failed) > 1 else ""
-    num_recorded = len(shard.tasks) - len(plan.missing(shard.tasks, store))
-    return failure.to_error(
-        f"{shard}: {failure.text.removesuffix(resume)}{others}. {num_recorded:,} of its "
-        f"{pluralize(len(shard.tasks), 'cell')} are kept, and so are the records of the other shards{resume}"
-    )
+        shard, failure = min(failed, key=lambda one: (one[1].is_transient, one[0].number))
+        resume = "; the same command resumes"
+        others = f"; {pluralize(len(failed) - 1, 'more shard')} failed" if len(failed) > 1 else ""
+        num_recorded = len(shard.tasks) - len(plan.missing(shard.tasks, store))
+        raise failure.to_error(
+            f"{shard}: {failure.text.removesuffix(resume)}{others}. {num_recorded:,} of its "
+            f"{pluralize(len(shard.tasks), 'cell')} are kept, and so are the records of the other shards{resume}"
+        )
+    if lacking := next((shard for shard in shards if plan.missing(shard.tasks, store)), None):
+        raise OperationalError(
+            f"{lacking}: its worker finished, but {store.pieces} lacks the records that it wrote; all workers must "
+            "share this folder"
+        )

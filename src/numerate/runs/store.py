@@ -16,14 +16,15 @@ from numerate.records.schema import CHECKSUM_KEY
 from numerate.reports.records import settings_key
 from numerate.training import disk
 from numerate.training.lock import Lock
-from numerate.training.run_folder import RunFolder, folder_name
+from numerate.training.run_folder import RunFolder
 
 WRITE_INTERVAL = 0.5
 """Seconds between two writes: on a shared disk each takes milliseconds. A killed process loses at most this much."""
 
 RECORDS_FILE, PREDICTIONS_FILE = "cells.jsonl", "predictions.jsonl"
 
-_WORKER_PREFIX = "worker-"
+WORKER_PREFIX = "worker-"
+"""Prefix of the folder of a worker of an engine; that of a shard has another name."""
 
 
 class RecordKey(NamedTuple):
@@ -62,11 +63,6 @@ class EvaluationStore:
         self._unwritten: dict[str, list[Mapping[str, Any]]] = {PREDICTIONS_FILE: [], RECORDS_FILE: []}
         self._last_write = time.monotonic()
 
-    @classmethod
-    def of_worker(cls, folder: RunFolder, worker: str, steps: Mapping[str, int]) -> "EvaluationStore":
-        """The store of a worker of an engine; no shard has a folder with this prefix."""
-        return cls(folder, folder_name(_WORKER_PREFIX + worker), steps)
-
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Locks the folder for writing; what was added is written when the context exits, also on an error."""
@@ -84,35 +80,29 @@ class EvaluationStore:
         """Reads the records, and predictions if required, of the run and of all shards and workers. Raises `UserError`
         for a damaged line."""
         for directory in (self.folder.path, *sorted(self.pieces.glob("*"))):
-            self._read_records(directory)
-            if predictions:
-                self._read_predictions(directory)
+            self._read(directory, predictions)
 
     def num_worker_records(self) -> int:
         """The number of records in the folders of workers."""
-        return sum(file.read_bytes().count(b"\n") for file in self.pieces.glob(f"{_WORKER_PREFIX}*/{RECORDS_FILE}"))
+        return sum(file.read_bytes().count(b"\n") for file in self.pieces.glob(f"{WORKER_PREFIX}*/{RECORDS_FILE}"))
 
-    def _read_records(self, directory: Path) -> bool:
-        """Reads the records of a folder; returns whether any was new."""
+    def _read(self, directory: Path, predictions: bool) -> bool:
+        """Reads the lines of a folder; returns whether any is new."""
         num_known = len(self.records)
         for record in read_records(directory / RECORDS_FILE, EVALUATION, run_id=self.folder.run_id):
-            key = self._labelled(record)
-            self.records.setdefault(key, record)
-        return len(self.records) > num_known
-
-    def _read_predictions(self, directory: Path) -> bool:
-        path, has_new = directory / PREDICTIONS_FILE, False
-        for line in parse_lines(read_bytes(path), path, PREDICTIONS, self.folder.run_id):
+            self.records.setdefault(self._key(record), record)
+        has_new, path = len(self.records) > num_known, directory / PREDICTIONS_FILE
+        for line in parse_lines(read_bytes(path) if predictions else b"", path, PREDICTIONS, self.folder.run_id):
             if line.problem is not None:
                 raise UserError(line.problem)
             if line.record is not None and {"row", CHECKSUM_KEY} <= line.record.keys():
-                label, key, row = line.record["checkpoint"], self._labelled(line.record), line.record["row"]
+                name, key, row = line.record["checkpoint"], self._key(line.record), line.record["row"]
                 rows = self.predictions.setdefault(key, {})
                 has_new |= row not in rows
-                rows.setdefault(row, line.text + b"\n" if key.checkpoint == label else disk.json_line(line.record))
+                rows.setdefault(row, line.text + b"\n" if key.checkpoint == name else disk.json_line(line.record))
         return has_new
 
-    def _labelled(self, record: dict[str, Any]) -> RecordKey:
+    def _key(self, record: dict[str, Any]) -> RecordKey:
         """The key of a record; it is named by its step if its name now means another step."""
         if self.steps.get(record["checkpoint"], record["step"]) != record["step"]:
             record["checkpoint"] = f"step {record['step']}"
@@ -158,7 +148,7 @@ class EvaluationStore:
         command that started it was killed) keeps its folder.
         """
         self.flush()
-        if any(self.pieces.glob(f"{_WORKER_PREFIX}*/{PREDICTIONS_FILE}")):
+        if any(self.pieces.glob(f"{WORKER_PREFIX}*/{PREDICTIONS_FILE}")):
             self.load(predictions=True)
         self.folder.write(RECORDS_FILE, json_lines(self.records[key] for key in sorted(self.records)))
         if self.predictions:
@@ -166,9 +156,9 @@ class EvaluationStore:
             kept = sorted(key for key in self.predictions if key in replacing or key.model not in models)
             lines = (line for key in kept for _, line in sorted(self.predictions[key].items()))
             self.folder.write(PREDICTIONS_FILE, b"".join(lines))
-        for directory in self.pieces.glob(f"{_WORKER_PREFIX}*"):
+        for directory in self.pieces.glob(f"{WORKER_PREFIX}*"):
             with contextlib.suppress(UserError, OperationalError), Lock(directory / "lock").hold("gathering"):
-                if not (self._read_records(directory) or self._read_predictions(directory)):
+                if not self._read(directory, predictions=True):
                     shutil.rmtree(directory, ignore_errors=True)
         with contextlib.suppress(OSError):
             self.pieces.rmdir()

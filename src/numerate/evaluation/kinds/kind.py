@@ -133,10 +133,6 @@ class EvaluationKind(Spec, ABC):
         otherwise by the first of `columns`, or by exact match if there are none."""
         return {}
 
-    def answer(self, run: Any, question: str, checkpoint: str) -> Any:
-        """The answer of a `numerate.Run` to a question in plain text."""
-        return run.answer_question(question, checkpoint)
-
     def prompt_processor(self, evaluation_data: EvaluationData) -> PromptProcessor:
         """Tokenizes prompts for generation. Raises `UserError` if the layout is not autoregressive."""
         if not evaluation_data.layout.is_autoregressive:

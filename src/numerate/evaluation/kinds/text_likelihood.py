@@ -212,9 +212,6 @@ class TextLikelihood(EvaluationKind):
     def validate(self, validator: Any, *arguments: Any) -> Any:
         return validator.evaluate_text(*arguments)
 
-    def answer(self, run: Any, question: str, checkpoint: str) -> Any:
-        return run.continue_text(question, checkpoint)
-
     def prompt_processor(self, evaluation_data: EvaluationData) -> PromptProcessor:
         return LanguageModelingPrompts(_task_at(evaluation_data, ()))
 
