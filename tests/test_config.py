@@ -199,6 +199,10 @@ def test_yaml_is_read_without_surprises() -> None:
     }  # fmt: skip
 
 
+def test_names_of_other_types_are_others() -> None:
+    assert parse_yaml('1: a\n"1": b') == {1: "a", "1": "b"}
+
+
 def test_what_other_readers_would_misread_is_written_with_quotes() -> None:
     import yaml
 
@@ -210,6 +214,7 @@ def test_what_other_readers_would_misread_is_written_with_quotes() -> None:
     ("text", "message"),
     [
         ("a: 1\na: 2", "f.yaml, line 2: .*'a' is given twice"),
+        ("1: a\n1.0: b", "f.yaml, line 2: .*1.0 is given twice"),
         ("a: [1", r"f.yaml, line \d: .*"),
         ("a: &x 1\nb: *x", "f.yaml, line 2: .*aliases"),
         ("a: !!python/object/apply:os.system ['true']", "f.yaml, line 1: .*could not determine a constructor"),

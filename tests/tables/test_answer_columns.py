@@ -53,6 +53,9 @@ def test_cells_have_the_metrics_of_their_own(table: DataFrame, tmp_path: Path) -
     )
     assert cells.columns.tolist() == ["module", "mae", "missing", "perplexity", "digit_accuracy"]
     assert cells["module"].tolist() == [0, 1]
+    (file,) = (tmp_path / "runs").rglob("cells.jsonl")
+    file.write_bytes(2 * file.read_bytes())
+    assert cells_of("widths", tmp_path / "runs")["module"].tolist() == [0, 1], "a line that is there twice counts once"
     assert cells["mae"].tolist() == [2.0, 0.0]
     assert cells["missing"].tolist() == [0.0, pytest.approx(1 / 3)]
     assert cells["perplexity"].tolist() == [pytest.approx(1.648721)] * 2

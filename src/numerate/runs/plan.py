@@ -48,7 +48,7 @@ class CellTask(NamedTuple):
 class EvaluationPlan:
     """What an evaluation goes through: every checkpoint with every choice of settings, at every position offset, on
     every cell. `runs` has one run for each choice of settings, `checkpoints` has labels with steps. With `predictions`
-    the answer to every question is recorded (`predicts`); a kind that `keeps_predictions` does so when it scores."""
+    the answer to every question is recorded: by `predict`, or when it is scored by a kind that `keeps_predictions`."""
 
     def __init__(
         self,
@@ -62,7 +62,10 @@ class EvaluationPlan:
         self.runs, self.checkpoints = tuple(runs), tuple(checkpoints)
         self.grid, self.count, self.method = grid, count, method
         self.kind, self.seed = runs[0].evaluation_data.kind, runs[0].recipe.evaluation.seed
+        self.records_predictions = predictions or self.kind.keeps_predictions
         self.predicts = predictions and not self.kind.keeps_predictions
+        self._settings = [dict(run.changed_settings) for run in runs]
+        self._settings_keys = [*map(settings_key, self._settings)]
         self.steps = {label: checkpoint.step for label, checkpoint in self.checkpoints}
         self._counts: dict[tuple[int, Cell], int] = {}
         self._models: dict[tuple[int, int], Model] = {}
@@ -126,11 +129,6 @@ class EvaluationPlan:
             for cell in cells
         ]
 
-    @property
-    def records_predictions(self) -> bool:
-        """Whether the answer to every question is recorded."""
-        return self.predicts or bool(self.kind.keeps_predictions)
-
     def needs(self, task: CellTask, store: EvaluationStore) -> tuple[bool, bool]:
         """Whether a cell is still to be scored, and its answers to be predicted. What was recorded under another name
         of the same step is taken over."""
@@ -151,10 +149,6 @@ class EvaluationPlan:
         return RecordKey(
             label, checkpoint.step, settings, task.cell, task.position_offset, count, self.seed, self.method
         )
-
-    @cached_property
-    def _settings_keys(self) -> list[tuple[tuple[str, float, str], ...]]:
-        return [settings_key(run.changed_settings) for run in self.runs]
 
     def num_questions(self, task: CellTask) -> int:
         """The number of questions of a cell."""
@@ -187,17 +181,14 @@ class EvaluationPlan:
 
     def regions(self, run: int, cells: Iterable[Cell]) -> dict[Cell, str]:
         """The region of each cell."""
-        training, ood_validation = self._spans[run]
-        return {cell: self.kind.region(cell_entries(cell)["cell"], training, ood_validation) for cell in cells}
+        return {cell: self.kind.region(cell_entries(cell)["cell"], *self._spans[run]) for cell in cells}
 
     @cached_property
     def _spans(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any] | None]]:
         """The sizes of training and of OOD validation of each run."""
         ood_tasks = [run.recipe.task.ood_validation_task() for run in self.runs]
-        return [
-            (run.training_task.training_spans(), None if ood_task is None else ood_task.training_spans())
-            for run, ood_task in zip(self.runs, ood_tasks, strict=True)
-        ]
+        ood_spans = [None if task is None else task.training_spans() for task in ood_tasks]
+        return list(zip([run.training_task.training_spans() for run in self.runs], ood_spans, strict=True))
 
     # Work ---------------------------------------------------------------------------------------------------------
 
@@ -236,7 +227,7 @@ class EvaluationPlan:
             "region": self.regions(task.run, [task.cell])[task.cell],
             "overlaps_training": record["overlaps_training"] and may_be_trained,
             **self.kind.name_entry(),
-            **self._settings_entry(task),
+            **({"settings": self._settings[task.run]} if self._settings[task.run] else {}),
             RUN_ID_KEY: run.folder.run_id,
         }
 
@@ -267,7 +258,7 @@ class EvaluationPlan:
             "count": self.num_questions(task),
             "evaluation_seed": self.seed,
             "method": self.method,
-            **self._settings_entry(task),
+            **({"settings": self._settings[task.run]} if self._settings[task.run] else {}),
             RUN_ID_KEY: self.runs[task.run].folder.run_id,
         }
 
@@ -280,11 +271,6 @@ class EvaluationPlan:
 
     def _request(self, task: CellTask) -> CellRequest:
         return CellRequest(dict(task.cell), self.num_questions(task), self.seed, task.position_offset, self.method)
-
-    def _settings_entry(self, task: CellTask) -> dict[str, Any]:
-        """The entry `settings` of a record; {} as trained."""
-        settings = self.runs[task.run].changed_settings
-        return {"settings": dict(settings)} if settings else {}
 
     def model(self, task: CellTask) -> Model:
         """The model of a task; the last one stays loaded."""

@@ -87,7 +87,7 @@ def test_two_commands_may_plan_at_the_same_time(tiny: Recipe, tmp_path: Path) ->
         (lambda text: text.replace('"seed":1,', '"seed":"1",'), "damaged: Expected `int`"),
         (lambda text: text.replace('"run":"', '"run":"../'), r"damaged: .*regex.*runs\[0\]\.run"),
         (lambda text: text.replace('"labels"', '"names"'), "damaged: .*unknown field `names`"),
-        (lambda text: text.replace(f'"format":{FORMAT}', '"format":99'), r"format 99.*update numerate"),
+        (lambda text: text.replace(f'"format":{FORMAT}', '"format":99,"new":[1]'), r"format 99.*update numerate"),
         (lambda text: text.replace(f'"format":{FORMAT}', '"format":3'), r"was written by numerate 0\.2 or earlier"),
     ],
 )
