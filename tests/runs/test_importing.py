@@ -77,16 +77,6 @@ NOT_THEIRS: dict[str, tuple[Decoder, Decoder, str]] = {
         PLAIN,
         r"symbol_retrievers\.1\.symbol_library differs",
     ),
-    "own templates": (
-        current(**SMALL, symbol_sharing="library"),
-        PLAIN,
-        r"symbol_retrievers\.1\.template_features differs",
-    ),
-    "separate queries": (
-        PLAIN,
-        current(**SMALL, shared_queries=True),
-        r"wq_attn\.weight differs",
-    ),
     "an untied head": (
         replace(PLAIN, tie_word_embeddings=False),
         PLAIN,

@@ -13,7 +13,7 @@ from numerate.config import Span, identity
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.positions.added import Learned
-from numerate.positions.position_ids import DigitIndex, Shifted
+from numerate.positions.position_ids import DigitIndex
 from numerate.recipes import number_loss_small_was
 from numerate.recipes.preset import debug
 from numerate.reports.records import read_run
@@ -222,13 +222,6 @@ def test_an_extended_run_says_so_unless_it_is_as_if_trained_in_one_go(
         training = replace(ADDING.training, steps=steps, evaluate_every=9)
         extended = train(replace(ADDING, schedule=schedule, training=training), runs_dir=tmp_path, quiet=True)
     assert read_run(extended.run.path).training_note == note
-
-
-def test_every_fixed_position_offset_is_evaluated(tmp_path: Path) -> None:
-    positions = (Learned(position_ids=Shifted(max_shift=10, num_eval_offsets=2), max_position_embeddings=40),)
-    recipe = replace(ADDING, model=replace(ADDING.model, positions=positions))
-    run = train(recipe, runs_dir=tmp_path, quiet=True).run
-    assert {record["position_offset"] for record in run.evaluate("1x1")} == {0, 1}
 
 
 def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

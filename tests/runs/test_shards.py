@@ -307,19 +307,6 @@ def test_no_folder_of_a_killed_worker_remains_whatever_is_evaluated_next(run: Ru
     assert not (run.path / "pieces").exists()
 
 
-def test_a_worker_holds_its_folder_while_it_writes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[bool] = []
-    real = EvaluationPlan.score
-
-    def looked(*given: Any, **more: Any) -> Any:
-        held.extend(Lock(place / "lock").is_held() for place in run.path.glob("pieces/worker-here-a"))
-        return real(*given, **more)
-
-    monkeypatch.setattr(EvaluationPlan, "score", looked)
-    run.evaluate("1:2", engine=Here(workers=1))
-    assert True in held
-
-
 def test_the_files_of_shards_stay(run: Run) -> None:
     run.evaluate(shard="1/2")
     run.evaluate(engine=Here(workers=1))

@@ -31,17 +31,16 @@ def explained_out_of_memory(device: torch.device, advice: str) -> Iterator[None]
 
 
 @contextlib.contextmanager
-def limited_memory() -> Iterator[None]:
-    """Limits the memory of this process to what the machine has available, so that a row that is too long is an error
-    of torch. Linux grants more than there is, and ends a process, or stalls the machine, once it is used.
-
-    Elsewhere than on Linux there is no limit.
+def limited_memory(device: torch.device) -> Iterator[None]:
+    """Limits the memory of this process to what the machine has available, for work on the CPU: a row that is too long
+    is then an error of torch. Linux grants more than there is, and ends a process, or stalls the machine, once it is
+    used. Elsewhere there is no limit.
     """
     limit, most = before = resource.getrlimit(resource.RLIMIT_DATA)
     with contextlib.suppress(OSError, ValueError):
         available, used = (_kilobytes(*at) for at in (("meminfo", "MemAvailable"), ("self/status", "VmData")))
         new = 1024 * (used + int(MAX_SHARE * available))
-        if limit == resource.RLIM_INFINITY or new < limit:
+        if device.type == "cpu" and (limit == resource.RLIM_INFINITY or new < limit):
             resource.setrlimit(resource.RLIMIT_DATA, (new, most))
     try:
         yield

@@ -139,8 +139,10 @@ class EvaluationPlan:
 
     def missing(self, tasks: Iterable[CellTask], store: EvaluationStore) -> list[CellTask]:
         """The tasks that need something; of those with equal settings the first."""
-        distinct = {self.key(task): task for task in reversed([*tasks])}
-        return [task for task in reversed(distinct.values()) if any(self.needs(task, store))]
+        distinct: dict[RecordKey, CellTask] = {}
+        for task in tasks:
+            distinct.setdefault(self.key(task), task)
+        return [task for task in distinct.values() if any(self.needs(task, store))]
 
     def key(self, task: CellTask) -> RecordKey:
         """The key of the record of a cell."""
@@ -266,7 +268,8 @@ class EvaluationPlan:
         """What `score` or `predict` of the kind of evaluation finds in a cell."""
         model, at_once = self.model(task), f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time"
         advice = f"{at_once}; a smaller count= needs less, or device=cpu, which resumes this evaluation"
-        with limited_memory(), explained_out_of_memory(next(model.parameters()).device, advice):
+        device = next(model.parameters()).device
+        with limited_memory(device), explained_out_of_memory(device, advice):
             return function(model, self.runs[task.run].evaluation_data, self._request(task), *logs)
 
     def _request(self, task: CellTask) -> CellRequest:

@@ -208,7 +208,7 @@ class Run:
         plan, tasks, store = self._plan(grid, shard, {**options, "settings": settings})
         counts_questions = plan.kind.keeps_predictions and engine is None
         with store.lock():
-            store.load(predictions=plan.records_predictions)
+            store.read(predictions=plan.records_predictions)
             read_metrics(self.path, self.folder.metadata(), self.warn)
             missing = plan.missing(tasks, store)
             plan.check(missing)
@@ -234,7 +234,7 @@ class Run:
     def script(self, engine: Engine, grid: str | None = None, **options: Any) -> str:
         """The script that `evaluate` would submit with this engine and these options. Nothing is started or written."""
         plan, tasks, store = self._plan(grid, None, options)
-        store.load(predictions=plan.records_predictions)
+        store.read(predictions=plan.records_predictions)
         shards = make_shards(plan, plan.missing(tasks, store), store, engine.num_workers)
         return engine.script(EvaluateShard(plan), shards, store.pieces / "jobs")
 
@@ -246,7 +246,7 @@ class Run:
         Cells already recorded cost nothing. Nothing is written. Raises `UserError` as `evaluate` does.
         """
         plan, tasks, store = self._plan(grid, shard, options)
-        store.load(predictions=plan.records_predictions)
+        store.read(predictions=plan.records_predictions)
         return estimate(plan, tasks, store)
 
     def _plan(
@@ -293,7 +293,7 @@ class Run:
             length = data.batch(longest).target_ids.shape[1] + EXTRA_TEXT_TOKENS
             extra_tokens = max(0, length - batch.target_ids.shape[1])
         model = self.load_model(checkpoint)
-        with limited_memory():
+        with limited_memory(next(model.parameters()).device):
             return sample_answers(model, data, questions, extra_tokens=extra_tokens, are_answers_known=not is_text)[0]
 
     def generate(

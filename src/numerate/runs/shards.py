@@ -97,10 +97,10 @@ class EvaluateShard:
     def _missing(self, shard: GridShard) -> tuple[list[CellTask], EvaluationStore]:
         plan, worker = self.plan, folder_name(WORKER_PREFIX + worker_name())
         store = EvaluationStore(plan.runs[0].folder, worker, plan.steps)
-        store.load()
+        store.read()
         is_begun = plan.kind.keeps_predictions or any(plan.key(task) in store.records for task in shard.tasks)
         if plan.records_predictions and is_begun:  # predictions, which are long, follow the records
-            store.load(predictions=True)
+            store.read(predictions=True)
         return plan.missing(shard.tasks, store), store
 
 
@@ -128,7 +128,7 @@ def evaluate_shards(
             if outcome.failure is not None:
                 failed.append((shards[outcome.index], outcome.failure))
             count()
-    store.load(predictions=plan.records_predictions)
+    store.read(predictions=plan.records_predictions)
     if failed:
         store.finalize()
         if stop.signal is not None:

@@ -76,7 +76,7 @@ class EvaluationStore:
 
     # Reading ------------------------------------------------------------------------------------------------------
 
-    def load(self, *, predictions: bool = False) -> None:
+    def read(self, *, predictions: bool = False) -> None:
         """Reads the records, and predictions if required, of the run and of all shards and workers. Raises `UserError`
         for a damaged line."""
         for directory in (self.folder.path, *sorted(self.pieces.glob("*"))):
@@ -114,7 +114,7 @@ class EvaluationStore:
             same = key._replace(checkpoint=name)
             if same in self.records:
                 self.records.setdefault(key, self.records[same] | {"checkpoint": key.checkpoint})
-            if same != key and same in self.predictions:
+            if len(self.predictions.get(same, ())) > len(self.predictions.get(key, ())):
                 lines = {row: json.loads(line) for row, line in self.predictions[same].items()}
                 own = {row: disk.json_line(line | {"checkpoint": key.checkpoint}) for row, line in lines.items()}
                 self.predictions[key] = own | self.predictions.get(key, {})
@@ -149,7 +149,7 @@ class EvaluationStore:
         """
         self.flush()
         if any(self.pieces.glob(f"{WORKER_PREFIX}*/{PREDICTIONS_FILE}")):
-            self.load(predictions=True)
+            self.read(predictions=True)
         self.folder.write(RECORDS_FILE, json_lines(self.records[key] for key in sorted(self.records)))
         if self.predictions:
             models = {key.model for key in replacing}
