@@ -65,9 +65,7 @@ ALLOWED = {
     ): "its class reads JSON",
     ("plain_yaml.py", "yaml.load"): "by a loader of plain data",
     ("tasks/corpus_files.py", "np.load"): "allow_pickle=False",
-    ("runs/run.py", "store.load"): "the records of an evaluation, as JSON",
-    ("runs/engines/slurm.py", "subprocess.run"): "scancel, for the jobs of a folder",
-    ("runs/engines/slurm_queue.py", "subprocess.run"): "squeue, for the jobs of a folder",
+    ("runs/engines/slurm_submission.py", "subprocess.run"): "squeue, for the jobs of a submission",
     ("training/provenance.py", "subprocess.run"): "git, for the commit of the current folder",
     ("training/trainer.py", "self.load"): "a checkpoint, by safetensors and JSON",
 }
