@@ -28,6 +28,7 @@ from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.number_heads import Regression, XValLoss
 from numerate.losses.number_level import NumberLevel
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
+from numerate.losses.soft_labels import SoftLabels
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention
 from numerate.mixers.min_gru import MinGRU
@@ -195,6 +196,7 @@ FURTHER: dict[str, list[Any]] = {
         GaussianCrossEntropy(sigma=2.0, fused="none"),
         NumberLevel(reweigh=True, digit_order="reversed"),
         NumberLevel(published="yes"),
+        SoftLabels("del"),
         XValLoss(scale="number", number_token="+"),
         Regression(scale="ln", number_token="+"),
     ],

@@ -12,7 +12,7 @@ from torch import Tensor
 import numerate
 from numerate import catalogue
 from numerate.batch import StepContext, Tokens
-from numerate.positions.position import AttentionBias, Position, Rotation
+from numerate.positions.position import AttentionBias, ContextualBias, Position, Rotation
 from numerate.positions.position_ids import PositionIds
 from numerate.vocabulary import DIGIT
 
@@ -118,11 +118,17 @@ def position_drawing(spec: Position) -> tuple[Drawing, str]:
         values, caption = part(x, ids)[0].T[None], f": what is added to the embedding of each token, of width {WIDTH}"
         return matrix_drawing(values.detach(), causal=False), caption
     bias = spec.build_attention(NUM_HEADS, HEAD_DIM)
+    queries, keys = torch.randn(2, 1, NUM_HEADS, len(SUM), HEAD_DIM)
+    mask = torch.ones(1, 1, len(SUM), len(SUM), dtype=torch.bool).tril()
     if isinstance(bias, AttentionBias):
         values, caption = bias.compute_bias(ids, ids), ": the bias of attention scores"
+    elif isinstance(bias, ContextualBias):
+        for parameter in bias.parameters():
+            torch.nn.init.normal_(parameter)
+        values, caption = bias.compute_bias(queries, keys, mask), ": the bias for random queries and keys"
     else:
         assert isinstance(bias, Rotation)
-        ones = torch.ones(1, NUM_HEADS, len(SUM), HEAD_DIM)
+        ones = torch.ones_like(queries)
         rotated = bias.rotate(ones, bias.compute_cos_sin(ids))
         values, caption = (rotated @ rotated.mT)[:, :1], ": scores of equal queries and keys; all heads have the same"
     return matrix_drawing(values[0].detach(), causal=True), caption

@@ -62,7 +62,10 @@ def test_target_positions_alone_give_the_same_as_all_places(any_loss: Any, vocab
 def soft(loss: Any) -> bool:
     """Whether it asks for less than all of the right token: too sure costs more again, and nothing costs nothing."""
     settings = vars(loss)
-    return any(settings.get(name) for name in ("label_smoothing", "sigma", "gaussian_sigma"))
+    return (
+        any(settings.get(name) for name in ("label_smoothing", "sigma", "gaussian_sigma"))
+        or settings.get("loss_function") == "dist2"
+    )
 
 
 def test_a_better_answer_costs_less(any_loss: Any, vocabulary: Any) -> None:

@@ -15,12 +15,14 @@ from layers import assert_same
 from numerate.batch import IGNORE_INDEX, Batch, Output, Tokens
 from numerate.errors import UserError
 from numerate.kernels.number_loss import NumberDistance, reference_loss_sums
+from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses import cross_entropy as cross_entropy_loss
 from numerate.losses import number_token
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.number_heads import Regression, XValLoss, standardized_error
 from numerate.losses.number_spans import number_table
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
+from numerate.losses.soft_labels import SoftLabels, digit_entropy_loss, dist2_loss
 from numerate.vocabulary import Vocabulary
 
 NUMBER = Vocabulary.with_digits(["+", "[NUM]"])
@@ -113,7 +115,7 @@ def test_it_is_the_mean_over_labels_and_the_mean_over_number_tokens(vocabulary: 
 def test_a_batch_without_a_number_counts_none_and_learns_its_tokens(vocabulary: Any) -> None:
     batch = batch_of([[14, 15], [16, IGNORE_INDEX]])
     hidden = torch.randn(2, 2, 19, requires_grad=True)
-    for loss in (NumberToken(), NumberToken(fused="none"), NumberToken("was-cdf", gaussian_sigma=1.0)):
+    for loss in (NumberToken(), NumberToken(fused="none"), SoftLabels(), NumberToken("was-cdf", gaussian_sigma=1.0)):
         part = loss.build(vocabulary)
         terms = part(Output(hidden, nn.Identity()), batch)
         assert part.counts(batch) == {"cross_entropy": 3, "number": 0}
@@ -130,6 +132,25 @@ def test_a_spread_of_nothing_is_plain_cross_entropy(vocabulary: Any) -> None:
     expected = cross_entropy(output.logits.flatten(0, 1), batch.targets.flatten()).item()
     assert plain == pytest.approx(expected, rel=1e-5)
     assert means(GaussianCrossEntropy(), vocabulary, output, batch)["cross_entropy"] != pytest.approx(expected)
+
+
+# Soft labels ----------------------------------------------------------------------------------------------------------
+
+
+def test_soft_labels_by_hand() -> None:
+    table = NumberTokenTable.from_values({0: 0.0, 1: 1.0, 2: 2.0}, 4)
+    columns, label = torch.tensor([[0.5, -1.0, 2.0]], dtype=torch.float64), torch.tensor([1])
+    odds = [math.exp(x) for x in (0.5, -1.0, 2.0)]
+    p = [x / sum(odds) for x in odds]
+    near = [math.exp(-1), 1.0, math.exp(-1)]
+    target = [x / sum(near) for x in near]
+    kl = sum(t * math.log(t / x) for t, x in zip(target, p, strict=True))
+    assert dist2_loss(columns, table, label, 1.0).item() == pytest.approx(kl)
+    yes = [1 / (1 + math.exp(-x)) for x in (0.5, -1.0, 2.0)]
+    binary = [-math.log(1 - yes[0]), -math.log(yes[1]), -math.log(1 - yes[2])]
+    assert digit_entropy_loss(columns, table, label).item() == pytest.approx(
+        sum(x * b for x, b in zip(p, binary, strict=True)) / 3
+    )
 
 
 # Number heads ---------------------------------------------------------------------------------------------------------

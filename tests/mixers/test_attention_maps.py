@@ -26,6 +26,7 @@ from numerate.mixers.recurrent import LSTM
 from numerate.models.backbone import Loop, Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.bias import FIRE, ALiBi, T5Bias
+from numerate.positions.contextual import CoPE
 from numerate.positions.position import Position
 from numerate.positions.rotary import Rotary
 from numerate.vocabulary import Vocabulary
@@ -64,6 +65,7 @@ def joined(output: Tensor) -> Tensor:
         (Attention(num_heads=4, blocked_attend_to_themselves=False), ALiBi()),
         (Attention(num_heads=4, logit_scale=1.5), FIRE()),
         (Attention(num_heads=4), T5Bias()),
+        (Attention(num_heads=4), CoPE(max_positions=4)),
     ],
 )
 def test_the_output_of_attention_follows_from_its_map(spec: Attention, position: Position | None, hidden: bool) -> None:

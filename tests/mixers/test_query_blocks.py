@@ -14,6 +14,7 @@ from numerate.mixers import attention_positions
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context, Mixer
 from numerate.positions.bias import FIRE, ALiBi, T5Bias, Window
+from numerate.positions.contextual import CoPE
 from numerate.positions.position import Position
 from numerate.positions.position_ids import Coupled
 from numerate.positions.rotary import Rotary
@@ -23,6 +24,7 @@ TWO_HEADS = Attention(num_heads=2)
 CASES: dict[str, tuple[Mixer, tuple[Position, ...]]] = {
     "ALiBi": (TWO_HEADS, (ALiBi(),)),
     "FIRE": (TWO_HEADS, (FIRE(threshold=4.0),)),
+    "CoPE": (TWO_HEADS, (CoPE(max_positions=5),)),
     "rotary, T5 bias": (TWO_HEADS, (Rotary(), T5Bias(num_buckets=8, max_distance=16))),
     "coupled": (
         Attention(num_heads=2, logit_scale="log", log_scale_start=4),

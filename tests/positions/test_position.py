@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layers import drawn
 from numerate.positions.bias import Window
-from numerate.positions.position import AttentionBias, InputPosition, Rotation
+from numerate.positions.position import AttentionBias, ContextualBias, InputPosition, Rotation
 
 WIDTH, HEADS = 16, 2
 PLACES = torch.tensor([[0, 3, 1, 3, 7], [3, 0, 0, 2, 1]])
@@ -32,14 +32,18 @@ def effect(part: Any, places: Tensor, x: Tensor) -> Tensor:
     return part.compute_bias(places, torch.zeros_like(places[:, :1]))[..., 0].transpose(1, 2)
 
 
+def knows_no_places(position: Any) -> bool:
+    return isinstance(built(position), ContextualBias)
+
+
 def test_it_acts_on_the_input_or_inside_attention_and_not_both(any_position: Any) -> None:
     at_input, inside = any_position.build_input(WIDTH), any_position.build_attention(HEADS, WIDTH // HEADS)
     assert (at_input is None) != (inside is None)
     assert isinstance(at_input, InputPosition | None)
-    assert isinstance(inside, Rotation | AttentionBias | None)
+    assert isinstance(inside, Rotation | AttentionBias | ContextualBias | None)
 
 
-@pytest.mark.where(any_position=lambda position: not isinstance(position, Window))
+@pytest.mark.where(any_position=lambda position: not knows_no_places(position) and not isinstance(position, Window))
 def test_what_it_does_at_a_place_depends_on_that_place_alone(any_position: Any) -> None:
     found = effect(built(any_position), PLACES, torch.ones(2, 5, WIDTH))
     assert torch.equal(found[0, 1], found[0, 3])
@@ -47,6 +51,7 @@ def test_what_it_does_at_a_place_depends_on_that_place_alone(any_position: Any) 
     assert not torch.equal(found[0, 0], found[0, 1])
 
 
+@pytest.mark.where(any_position=lambda position: not knows_no_places(position))
 def test_one_row_of_places_stands_for_all_rows(any_position: Any) -> None:
     part, one, x = built(any_position), PLACES[:1], drawn(3, 5, WIDTH).float()
     found = effect(part, one, x).expand(3, *[-1] * (effect(part, one, x).dim() - 1))
@@ -69,5 +74,8 @@ def test_turning_keeps_every_length_and_far_places_as_exact_in_half_precision(an
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16])
 def test_the_precision_of_the_input_is_kept(any_position: Any, kind: torch.dtype) -> None:
     part = built(any_position)
-    if not isinstance(part, AttentionBias):
+    if isinstance(part, ContextualBias):
+        heads, seen = torch.zeros(1, HEADS, 3, WIDTH // HEADS, dtype=kind), torch.ones(1, 1, 3, 3).bool().tril()
+        assert part.to(kind).compute_bias(heads, heads, seen).dtype == kind
+    elif not isinstance(part, AttentionBias):
         assert effect(part.to(kind), PLACES, torch.zeros(2, 5, WIDTH, dtype=kind)).dtype == kind

@@ -77,12 +77,14 @@ CASES: dict[str, tuple[str, ...]] = {
     "bits of floats": (*DECODER, SUBWORDS, "tokenizer.number_format=IEEEBits"),
     "numbers as they are": (*DECODER, SUBWORDS, "tokenizer.number_format=AsIs"),
     # Losses, and number embeddings.
+    "soft labels": (*DECODER, "objective.loss=SoftLabels"),
     "NTL-WAS": (*DECODER, "objective.loss=NumberToken"),
     # Positions, on sums.
     **{
         f"positions {name}": (*SUMS, f"model.positions=[{name}]")
         for name in (
             "ALiBi",
+            "CoPE",
             "Learned(position_ids=RandomSubset(max_length=64))",
             "ScaledSinusoidal",
             "Sinusoidal(position_ids=Shifted(max_shift=9))",

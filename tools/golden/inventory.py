@@ -24,8 +24,6 @@ WITHDRAWN = {
     r"Mixer RWKV4|setting RWKV4\..*": "RWKV-4",
     r"Mixer S4D|setting S4D\..*": "S4D, of the reserve",
     r"setting MaskedLM\.num_masks": "masks beyond the answer",
-    r"Position CoPE|setting CoPE\..*": "CoPE",
-    r"Loss SoftLabels|setting SoftLabels\..*": "soft labels",
     r"numerate\.wrap_task": "wrap_task",
     r"numerate\.non_quantities": "non_quantities",
     r"word data grid=": "tasks for lm-evaluation-harness",

@@ -312,7 +312,7 @@ class DualAttentionMixer(TokenMixer):
         num_self_heads, groups = self.num_self_heads, self.num_self_groups
         queries, keys = self._queries_and_keys(projected)
         visible, bias = self.attention_positions.visibility_and_bias(
-            self._keys_per_head(keys), context, query_positions
+            queries, self._keys_per_head(keys), context, query_positions
         )
         self_bias = relational_bias = bias
         if bias is not None and bias.shape[1] > 1:
@@ -378,7 +378,7 @@ class DualAttentionMixer(TokenMixer):
         maps, projected, num_self_heads = {}, self._project(x, context), self.num_self_heads
         queries, keys = self._queries_and_keys(projected)
         keys = self._keys_per_head(keys)
-        visible, bias = self.attention_positions.visibility_and_bias(keys, context)
+        visible, bias = self.attention_positions.visibility_and_bias(queries, keys, context)
         visible = causal_mask(queries, keys) if visible is None else visible
         scores = torch.einsum("rhqd,rhkd->rhqk", queries, keys) * self.head_width**-0.5
         scores = scores if bias is None else scores + bias
@@ -435,7 +435,8 @@ class DualAttentionMixer(TokenMixer):
             + (self.num_relational_heads * self.num_relations if self.spec.variant == "relational" else 0)
         )
         symbol_flops = self.symbols.flops(time) if isinstance(self.symbols, TokenSymbols) else 0
-        return 2 * time * num_weights + flops_per_pair * time * (time + 1) + symbol_flops
+        bias_flops = self.attention_positions.flops(num_heads, time)
+        return 2 * time * num_weights + flops_per_pair * time * (time + 1) + symbol_flops + bias_flops
 
 
 def _repeat_kv(x: Float[Tensor, "rows groups time width"], heads: int) -> Float[Tensor, "rows heads time width"]:

@@ -9,6 +9,7 @@ CATALOGUE = {
         "NumberLevel": "number_level",
         "NumberToken": "number_token",
         "Regression": "number_heads",
+        "SoftLabels": "soft_labels",
         "XValLoss": "number_heads",
     }
 }

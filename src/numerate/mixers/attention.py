@@ -92,6 +92,7 @@ class SelfAttention(TokenMixer):
         self.out_proj = nn.Linear(width, width, bias=spec.bias)
         encodings = AttentionPositions(heads, width // heads, positions, spec.blocked_attend_to_themselves)
         self.rotations, self.attention_biases = encodings.rotations, encodings.attention_biases
+        self.contextual_biases = encodings.contextual_biases
         # In a tuple, as its modules are those of this layer.
         self._positions = (encodings,)
 
@@ -235,10 +236,10 @@ class SelfAttention(TokenMixer):
             *(self.logit_scale, self.log_scale_start, self.layer_scale),
             *(self.positions.blocked_attend_to_themselves, torch.is_grad_enabled()),
         )
-        is_shared = query_positions is None
+        is_shared = query_positions is None and not self.positions.contextual_biases
         if is_shared and cache_key in context.forward_cache:
             return scale, context.forward_cache[cache_key]
-        mask, bias = self.positions.visibility_and_bias(keys, context, query_positions, scale, key_positions)
+        mask, bias = self.positions.visibility_and_bias(queries, keys, context, query_positions, scale, key_positions)
         if bias is not None and mask is not None:
             mask = bias.masked_fill(~mask, float("-inf"))
         if is_shared:
@@ -267,11 +268,14 @@ class SelfAttention(TokenMixer):
     def self_initialized_parameters(self) -> set[str]:
         # The inputs of FIRE's MLP over distances are nonnegative: the model's initialization would leave half of its
         # units dead.
-        return {name for name, _ in self.named_parameters() if name.startswith("attention_biases.")}
+        return {
+            name for name, _ in self.named_parameters() if name.startswith(("attention_biases.", "contextual_biases."))
+        }
 
     def output_projections(self) -> Sequence[nn.Linear]:
         return (self.out_proj,)
 
     def flops(self, time: int) -> int:
         width = self.heads * self.head_width
-        return 2 * time * 4 * width * width + 2 * 2 * width * time * (time + 1) // 2
+        projection_and_score_flops = 2 * time * 4 * width * width + 2 * 2 * width * time * (time + 1) // 2
+        return projection_and_score_flops + self.positions.flops(self.heads, time)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from numerate.kernels.number_table import can_read_values
 from numerate.mixers.mixer import Context
-from numerate.positions.position import AttentionBias, Position, Rotation
+from numerate.positions.position import AttentionBias, ContextualBias, Position, Rotation
 from numerate.positions.rotary import HalfSplitRotation
 
 Scale = Float[Tensor, "#rows query"] | float | None
@@ -55,16 +55,16 @@ class AttentionPositions(nn.Module):
         self.head_width, self.blocked_attend_to_themselves = head_width, blocked_attend_to_themselves
         modules = [(index, position.build_attention(heads, head_width)) for index, position in enumerate(positions)]
         self.position_specs = {i: positions[i] for i, module in modules if module is not None}
-        self.rotations, self.attention_biases = (
+        self.rotations, self.attention_biases, self.contextual_biases = (
             nn.ModuleDict({str(i): module for i, module in modules if isinstance(module, kind)})
-            for kind in (Rotation, AttentionBias)
+            for kind in (Rotation, AttentionBias, ContextualBias)
         )
 
     def share_modules(self, first_layer: "AttentionPositions") -> None:
         """Uses the first layer's modules for positional encodings that all layers share."""
         for index, position in self.position_specs.items():
             if position.is_shared_across_layers():
-                for attribute in ("rotations", "attention_biases"):
+                for attribute in ("rotations", "attention_biases", "contextual_biases"):
                     own_modules, shared_modules = getattr(self, attribute), getattr(first_layer, attribute)
                     if str(index) in own_modules:
                         own_modules[str(index)] = shared_modules[str(index)]
@@ -96,10 +96,11 @@ class AttentionPositions(nn.Module):
         """The rotation that `split_and_rotate` may apply by complex multiplication, with its factors for queries and
         keys of `num_heads` heads together; None if it does not apply.
 
-        It applies to a single rotation over all dimensions of the heads and all positions of the rows, on a CPU in
-        float32 or float64. Compiled models use the general path.
+        It applies to a single rotation over all dimensions of the heads and all positions of the rows, without
+        contextual biases (which would read the permuted queries and keys), on a CPU in float32 or float64. Compiled
+        models use the general path.
         """
-        if len(self.rotations) != 1 or context.cache_position is not None:
+        if len(self.rotations) != 1 or self.contextual_biases or context.cache_position is not None:
             return None
         if x.device.type != "cpu" or x.element_size() < 4 or torch.compiler.is_compiling():
             return None
@@ -126,10 +127,10 @@ class AttentionPositions(nn.Module):
         too large, or, for attention that `uses_reachable_keys`, mostly outside of a window; None where it is not, or
         where attention needs no mask."""
         needs_mask = query_positions is not None or context.blocked_keys is not None
-        if torch.is_grad_enabled() or not (needs_mask or self.attention_biases):
+        if torch.is_grad_enabled() or not (needs_mask or self.attention_biases or self.contextual_biases):
             return None
         (rows, heads, num_queries, _), num_keys = queries.shape, keys.shape[2]
-        is_same_for_all_rows = not needs_mask and all(
+        is_same_for_all_rows = not (needs_mask or self.contextual_biases) and all(
             len(context.position_ids[int(name)]) == 1 for name in self.attention_biases
         )
         elements_per_query = (1 if is_same_for_all_rows else rows) * heads * num_keys
@@ -154,7 +155,7 @@ class AttentionPositions(nn.Module):
     def reachable_keys(self, block: QueryBlock, context: Context) -> Int[Tensor, " key"] | None:
         """The positions of the keys that can have any weight for a block of queries; None for all that it sees."""
         is_readable = can_read_values(block.query_positions)
-        if context.blocked_keys is not None or not is_readable:
+        if self.contextual_biases or context.blocked_keys is not None or not is_readable:
             return None
         masks = []
         for name, module in self.attention_biases.items():
@@ -168,6 +169,7 @@ class AttentionPositions(nn.Module):
 
     def visibility_and_bias(
         self,
+        queries: Float[Tensor, "rows heads query width"],
         keys: Float[Tensor, "rows heads key width"],
         context: Context,
         query_positions: Int[Tensor, "#rows query"] | None = None,
@@ -178,7 +180,7 @@ class AttentionPositions(nn.Module):
         all keys), and the bias to add to the scores times `scale` (None without biases). Keys are the first ones of a
         row, or those at `key_positions`."""
         sees_all_keys = query_positions is None or common_cache_position(context) is not None
-        if sees_all_keys and context.blocked_keys is None and not self.attention_biases:
+        if sees_all_keys and context.blocked_keys is None and not self.attention_biases and not self.contextual_biases:
             return None, None
         selected_keys: slice | Tensor = slice(keys.shape[2]) if key_positions is None else key_positions
         if key_positions is None:
@@ -196,6 +198,9 @@ class AttentionPositions(nn.Module):
         for name, module in self.attention_biases.items():
             assert isinstance(module, AttentionBias)
             biases.append(self._bias(int(name), module, context, query_positions, keys.shape[1], selected_keys))
+        for module in self.contextual_biases.values():
+            assert isinstance(module, ContextualBias)
+            biases.append(module.compute_bias(queries, keys, visible))
         scaled = [apply_scale(bias, scale) for bias in biases]
         return visible, reduce(torch.add, scaled) if scaled else None
 
@@ -221,6 +226,10 @@ class AttentionPositions(nn.Module):
             context.forward_cache[cache_key] = bias_module.compute_bias(position_ids, position_ids)
         bias: Tensor = context.forward_cache[cache_key]
         return bias if query_positions is None else bias[0][:, query_positions][..., selected_keys].transpose(0, 1)
+
+    def flops(self, heads: int, time: int) -> int:
+        modules = self.contextual_biases.values()
+        return sum(module.flops(heads, time) for module in modules if isinstance(module, ContextualBias))
 
 
 def _split_queries(

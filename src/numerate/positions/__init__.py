@@ -22,6 +22,7 @@ CATALOGUE = {
         "ALiBi": "bias",
         "T5Bias": "bias",
         "Window": "bias",
+        "CoPE": "contextual",
     },
 }
 __getattr__ = lazy_getattr("positions", CATALOGUE)

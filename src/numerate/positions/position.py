@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from numerate.config import Spec
 from numerate.kernels.constants import Constants
@@ -25,7 +25,7 @@ class Position(Spec, ABC):
         """The module that acts on the input embeddings, or None for an encoding that acts inside attention."""
         return None
 
-    def build_attention(self, heads: int, head_width: int) -> "Rotation | AttentionBias | None":
+    def build_attention(self, heads: int, head_width: int) -> "Rotation | AttentionBias | ContextualBias | None":
         """The module that acts inside one layer's attention, or None for an encoding that acts on the input."""
         return None
 
@@ -84,3 +84,20 @@ class AttentionBias(Constants, ABC):
         """Mask of the keys that can have any weight for one of these queries, in one of the rows; None if all can. The
         others are left out where attention is computed in blocks of queries."""
         return None
+
+
+class ContextualBias(nn.Module, ABC):
+    """An attention bias that depends on the contents of queries and keys."""
+
+    @abstractmethod
+    def compute_bias(
+        self,
+        queries: Float[Tensor, "rows heads query head_width"],
+        keys: Float[Tensor, "rows heads key head_width"],
+        attn_mask: Bool[Tensor, "#rows 1 query key"],
+    ) -> Float[Tensor, "rows heads query key"]:
+        """The bias added to the scores; `attn_mask` is True for visible keys."""
+
+    @abstractmethod
+    def flops(self, heads: int, time: int) -> int:
+        """Floating-point operations of its matrix products for one row of this length."""

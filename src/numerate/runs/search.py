@@ -22,7 +22,6 @@ from numerate.errors import OperationalError, UserError, check_choice, check_pos
 from numerate.records.heads import read_metrics
 from numerate.runs.end import Ending
 from numerate.runs.engines.engine import Engine, Failure
-from numerate.runs.engines.failures import failure_to_record
 from numerate.runs.engines.in_process import InProcess
 from numerate.runs.engines.local import Local
 from numerate.runs.engines.worker import current_stop
