@@ -59,8 +59,7 @@ class Local(Engine):
         stop."""
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             os._exit(1)  # a worker that imports a script without a guard, which the command explains
-        seconds = engine.STOP_TIMEOUT if stop_timeout is None else stop_timeout
-        return _Map(job, items, self.num_workers, stop, on_tick, dumps, seconds).run()
+        return _Map(job, items, self.num_workers, stop, on_tick, dumps, stop_timeout or engine.STOP_TIMEOUT).run()
 
 
 @dataclass(eq=False)
@@ -178,9 +177,8 @@ class _Map:
             failure = failures.died_failure(exit_text(one.process.exitcode), engine.MAX_TRIES)
         else:
             raise OperationalError(
-                f"no worker could start: its process {exit_text(one.process.exitcode)} while it was starting. If this "
-                "is a script, it needs `if __name__ == '__main__':` around its code, since each worker imports the "
-                "script again; without engine=, workers=1 starts none"
+                f"no worker could start: its process {exit_text(one.process.exitcode)}. If this is a script, it needs "
+                "`if __name__ == '__main__':` around its code, which each worker imports; workers=1 alone starts none"
             )
         yield Outcome(index, failure=failure, seconds=time.monotonic() - one.start_time)
 
@@ -192,10 +190,9 @@ class _Worker:
         self.slot, self.stop_timeout, self.is_ready = slot, stop_timeout, False
         self.index: int | None = None
         self.start_time = self.end_time = math.inf  # of its item; and when it is killed
-        context, gpus = multiprocessing.get_context("spawn"), visible_gpus()
+        context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        gpu = gpus[slot % len(gpus)] if gpus else None
-        self.process = context.Process(target=_work, args=(theirs, job, gpu, os.getpid(), stop_timeout))
+        self.process = context.Process(target=_work, args=(theirs, job, slot, os.getpid(), stop_timeout))
         resource_tracker.ensure_running()  # it would let signals through again
         old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits it
         try:
@@ -228,7 +225,7 @@ def exit_text(code: int | None) -> str:
 # Inside a worker ------------------------------------------------------------------------------------------------------
 
 
-def _work(connection: Connection, job: worker.Job, gpu: str | None, command: int, stop_timeout: float) -> None:
+def _work(connection: Connection, job: worker.Job, slot: int, command: int, stop_timeout: float) -> None:
     """Does the items that come from the command, until that ends this worker, or is gone."""
     stop, is_ending, items = worker.ItemStop(), threading.Event(), SimpleQueue[bytes]()
 
@@ -249,8 +246,8 @@ def _work(connection: Connection, job: worker.Job, gpu: str | None, command: int
     for number in (signal.SIGHUP, signal.SIGUSR2):  # Slurm may warn every process of a task
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=read, daemon=True).start()
-    if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    if gpus := visible_gpus():
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
     reply = b""
     try:
         worker.load_function(job)
