@@ -72,6 +72,9 @@ def _converted(
     reason = getattr(error, "strerror", None) or (os.strerror(code) if code else str(error))
     if code in _DISK_FULL_ERRNOS:
         what = "the disk is full" if code == errno.ENOSPC else "the disk quota is used up"
+        with contextlib.suppress(OSError):
+            file_system = os.statvfs(next(one for one in (path, *path.absolute().parents) if one.exists()))
+            what += f" ({format_bytes(file_system.f_bavail * file_system.f_frsize)} free)"
         return OperationalError(f"{prefix}{what}.{suffix} Free disk space and run the same command again.")
     if code in _PERMISSION_ERRNOS:
         return UserError(f"{prefix}cannot be written ({reason}). {_ADVICE[place]}{suffix}")
