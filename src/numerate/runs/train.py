@@ -172,9 +172,9 @@ class _Session:
     def _record_start(self, metadata: dict[str, Any]) -> None:
         """Records a session, and an extension: a budget under which rates or batches so far had been others."""
         earlier, step, total = self.folder.metadata(), self.trainer.state.step, self.trainer.total_steps
-        for change in provenance.changed_versions(earlier["versions"]):
+        for change in provenance.changed_versions(earlier.get("versions", {})):
             self.say(f"warning: this run was started with {change}; results may differ in the last digits")
-        budget, has_warmup = earlier["total_steps"], self.recipe.training.batch_size_warmup
+        budget, has_warmup = earlier.get("total_steps", total), self.recipe.training.batch_size_warmup
         if step and budget != total and (has_warmup or not self.recipe.schedule.is_same_until(step, budget, total)):
             metadata["extensions"] = [*earlier.get("extensions", ()), {"step": step, "budget": budget}]
             self.say(f"{self.path}: extended from a budget of {budget:,} steps, which reports note")
