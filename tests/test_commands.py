@@ -526,7 +526,10 @@ def test_a_damaged_recipe_is_refused_alike_by_all_commands(change: Any, shell: S
 @pytest.mark.filterwarnings("always")
 @pytest.mark.parametrize(
     ("written", "message"),
-    [(3, "was written by numerate 0.2 or earlier and can only be read by that version"), (99, "update numerate")],
+    [
+        (3, "was written by an earlier version of numerate and can only be read by that version"),
+        (99, "update numerate"),
+    ],
 )
 def test_a_run_of_another_version_is_listed_as_such_and_not_as_damaged(
     written: int, message: str, shell: Shell, tmp_path: Path

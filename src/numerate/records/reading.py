@@ -23,8 +23,8 @@ from numerate.records.schema import RUN_ID_KEY, Schema, restore_numbers
 
 MessageCallback = Callable[[str], None] | None
 
-FORMAT = 5
-"""Format version of the folders of runs, studies and submissions (`format` in their files): 5 since version 0.3."""
+FORMAT = 6
+"""Format version of the folders of runs, studies and submissions (`format` in their files): 6 since version 0.3."""
 
 
 class OtherVersionError(UserError):
@@ -39,7 +39,7 @@ def check_format(path: Path, format_version: object) -> None:
         )
     if format_version < FORMAT:
         raise OtherVersionError(
-            f"{path}: was written by numerate 0.2 or earlier and can only be read by that version; choose another "
+            f"{path}: was written by an earlier version of numerate and can only be read by that version; choose another "
             "folder for new runs (runs_dir=)"
         )
 
