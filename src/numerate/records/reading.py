@@ -39,8 +39,8 @@ def check_format(path: Path, format_version: object) -> None:
         )
     if format_version < FORMAT:
         raise OtherVersionError(
-            f"{path}: was written by an earlier version of numerate and can only be read by that version; choose another "
-            "folder for new runs (runs_dir=)"
+            f"{path}: was written by an earlier version of numerate and can only be read by that version; choose "
+            "another folder for new runs (runs_dir=)"
         )
 
 
