@@ -54,6 +54,7 @@ ALLOWED = {
     ("config/user_parts.py", "compile"): "a file that the user named, or approved before",
     ("config/user_parts.py", "exec"): "a file that the user named, or approved before",
     ("runs/engines/local.py", "pickle.loads"): PIPE,
+    ("runs/engines/slurm_task.py", "pickle.loads"): "by submitit's own job file",
     ("runs/engines/worker.py", "pickle.loads"): f"{PIPE}, or by submitit's own job file",
     ("integrations/weight_files.py", "torch.load"): "weights_only=True",
     ("text/models/pretrained_weights.py", "auto_class.from_pretrained"): "trust_remote_code=False",

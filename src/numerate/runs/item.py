@@ -12,6 +12,7 @@ from numerate.evaluation.evaluator import resolve_grid
 from numerate.integrations.tracked_results import track_results
 from numerate.reports.evaluation_results import Results
 from numerate.runs.end import Ending
+from numerate.runs.engines.engine import Failure
 from numerate.runs.engines.worker import current_stop
 from numerate.runs.run import Run
 from numerate.runs.status import read_state
@@ -41,8 +42,14 @@ class MakeRun:
         return item.display_name
 
     def done(self, item: StudyRun) -> bool:
-        """Whether a run is trained and evaluated already."""
-        return read_state(Path(self.runs_dir), item).status == "done"
+        """Whether a run is trained and evaluated already, or has failed, also meanwhile: a retry removes its end."""
+        return read_state(Path(self.runs_dir), item).status in ("done", "failed")
+
+    def fail(self, item: StudyRun, failure: Failure) -> None:
+        """Writes that a run failed whose worker could not: it died, took too long, or had no memory. Raises the errors
+        of `Ending.write`."""
+        text = failure.text.removesuffix("; the same command resumes")
+        Ending(RunFolder(Path(self.runs_dir) / item.run), item.key).fail(replace(failure, text=text))
 
     def __call__(self, item: StudyRun) -> list[str]:
         messages: list[str] = []

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from numerate.errors import OperationalError, UserError, pluralize
-from numerate.runs.end import END_FILE, End, Ending, clear_end
+from numerate.runs.end import END_FILE, End, clear_end
 from numerate.runs.engines.engine import Engine, Failure, Outcome
 from numerate.runs.item import MakeRun
 from numerate.runs.status import RunState, StudyStatus, read_state, read_states
@@ -97,8 +97,7 @@ class StudyRunner:
             if (state.path / END_FILE).exists():  # it reached `training.minutes`
                 failure = Failure("stopped", "not done yet; the same command resumes", 0)
         if state.end is None and failure is not None and failure.kind != "busy":
-            is_own = not failure.is_transient or failure.kind == "died"
-            state = self._fail(state, failure) if is_own else replace(state, failure=failure)
+            state = self._fail(state, failure) if failure.is_final else replace(state, failure=failure)
             if failure.kind == "disk full":
                 self._disk_full = failure
                 self.stop.request()
@@ -107,10 +106,9 @@ class StudyRunner:
         self._set_state(state)
 
     def _fail(self, state: RunState, failure: Failure) -> RunState:
-        """Writes that a run failed whose worker could not: it died, took too long, or had no memory."""
-        failure = replace(failure, text=failure.text.removesuffix("; the same command resumes"))
+        """Writes that a run failed, unless its job on Slurm did."""
         try:
-            Ending(RunFolder(state.path), state.run.key).fail(failure)
+            self.function.fail(state.run, failure)
         except LockedError:
             return state
         except (OperationalError, UserError):  # a full disk, a folder of somebody else: it is said by this command

@@ -30,7 +30,7 @@ from engine_deeds import done as results
 from slurm_diary import Diary
 
 from numerate import recipe
-from numerate.config import load_user_parts
+from numerate.config import load_user_parts, to_tree
 from numerate.errors import OperationalError, UserError
 from numerate.recipes.study import Study
 from numerate.runs.end import read_end
@@ -39,8 +39,11 @@ from numerate.runs.engines.engine import Failure, Outcome
 from numerate.runs.engines.slurm_queue import Queue
 from numerate.runs.engines.slurm_task import ArrayTask, read_outcomes
 from numerate.runs.engines.worker import Job
+from numerate.runs.item import MakeRun
 from numerate.runs.study import run_study
+from numerate.runs.study_folder import StudyRun
 from numerate.training.stopping import Stop
+from small_runs import TINY
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="submitit is not installed")
 
@@ -372,6 +375,23 @@ def test_what_is_queued_again_is_the_same_task_which_skips_what_is_done(diary: D
     assert diary.count("begun: quick") == 0
     assert [(line.index, line.result) for line in read_outcomes(path)] == [(4, "QUICK"), (7, "SLOW")]
     assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
+
+
+def test_a_run_whose_worker_dies_has_failed_without_any_command_and_is_not_submitted_again(
+    cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = StudyRun.of("s/1", "key", to_tree(TINY))
+    function, path = MakeRun(str(tmp_path), "", str(tmp_path)), tmp_path / "0000.jsonl"
+    died = Outcome(0, failure=Failure("died", "its worker was killed by signal 9; the same command resumes"))
+    monkeypatch.setattr(Local, "map_job", lambda *_, **__: iter([died]))
+    ArrayTask(path, Job.of(function, Local()), {7: pickle.dumps(item)}, Local(workers=1))()
+    end = read_end(tmp_path / "s/1")
+    assert end is not None
+    assert (end.status, end.kind, end.error) == ("failed", "died", "its worker was killed by signal 9")
+    assert [one.index for one in read_outcomes(path)] == [7]
+    assert results(list(ONE.map(function, [item], folder=tmp_path))) == {0: None}
+    assert function(item) == [], "nor done by a task that was submitted before"
+    assert not list(cluster.glob("*.name"))
 
 
 def test_a_result_that_is_no_plain_data_is_a_failure(tmp_path: Path) -> None:

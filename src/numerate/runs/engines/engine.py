@@ -50,6 +50,11 @@ class Failure:
         """Whether the item may succeed if it is started again: it was stopped, or its worker died."""
         return self.kind in ("died", "stopped", "not started", "busy", "disk full")
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the item has failed for good: its folder says so, and it is not done again unasked."""
+        return not self.is_transient or self.kind == "died"
+
     def to_error(self, text: str | None = None) -> UserError | OperationalError:
         """The exception of a command that ends with this failure, with another text if given."""
         message = self.text if text is None else text
@@ -82,8 +87,9 @@ class Engine(Spec, ABC):
     The function and its items are pickled to every worker. An item is done at least once, and may be done again after
     its worker died: it opens the folder of its run, does what is missing there, and writes how it ended. Its result
     only informs a waiting command; on Slurm it must be plain (JSON) data. Inside a worker, `worker.current_stop()`
-    says when an item should end early. A function may have two methods besides: `name_of(item)`, the name of an item in
-    errors, and `done(item)`, whether the folder of an item shows that nothing is left to do.
+    says when an item should end early. A function may have three methods besides: `name_of(item)`, the name of an item
+    in errors; `done(item)`, whether the folder of an item shows that nothing is left to do; and `fail(item, failure)`,
+    which writes there why an item failed whose worker could not.
     """
 
     workers: int | None = setting(

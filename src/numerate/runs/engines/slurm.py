@@ -177,9 +177,9 @@ class Slurm(Engine):
 
     def script(self, function: Callable[[Any], Any], items: Sequence[Any], folder: Path) -> str:
         root = folder.absolute() / "slurm"
-        names = [name_of(function, item) for item in items if not is_done(function, item)]
+        names = [name_of(function, item) for item in items]
         if not names:
-            return f"# Nothing to submit: all {len(items)} items are done.\n"
+            return "# Nothing to submit: everything is done.\n"
         tasks = self.split(names)
         executor = self.executor(_next_folder(root), Queue(root).name, len(tasks))
         if len(tasks) > 1:

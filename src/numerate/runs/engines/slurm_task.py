@@ -1,6 +1,7 @@
 """A task of a Slurm array: does its items with workers of its machine, and writes a line for each."""
 
 import os
+import pickle
 import signal
 import time
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from numerate.errors import OperationalError, UserError
 from numerate.runs.engines import worker
 from numerate.runs.engines.engine import Failure, Outcome
 from numerate.runs.engines.local import Local
@@ -47,16 +49,24 @@ class ArrayTask:
             requeue = signal.signal(signal.SIGUSR2, on_warning)
             try:
                 for outcome in self.pool.map_job(self.job, items, stop, dumps=bytes, stop_timeout=STOP_TIMEOUT):
-                    if outcome.failure is not None and outcome.failure.kind in ("stopped", "not started"):
+                    index, failure = indices[outcome.index], outcome.failure
+                    if failure is not None and failure.kind in ("stopped", "not started"):
                         is_done = False
-                    else:
-                        disk.append_records(self.path, [_line(replace(outcome, index=indices[outcome.index]))])
+                        continue
+                    if failure is not None and failure.is_final:  # the command may be gone
+                        self._fail(self.items[index], failure)
+                    disk.append_records(self.path, [_line(replace(outcome, index=index))])
             finally:
                 signal.signal(signal.SIGUSR2, requeue)
         if is_warned and not is_done and callable(requeue):  # by submitit, where it can; it ends this process
             requeue(signal.SIGUSR2, None)
         elif stop.signal == signal.SIGTERM and not is_done and "SLURM_JOB_ID" in os.environ:
             time.sleep(PREEMPTION_WAIT)
+
+    def _fail(self, item: bytes, failure: Failure) -> None:
+        """Writes a failure into the folder of an item, where its function can and nobody else is at it."""
+        with suppress(UserError, OperationalError):  # which the command then meets
+            getattr(worker.load_function(self.job), "fail", lambda *_: None)(pickle.loads(item), failure)
 
     def checkpoint(self) -> Any:
         """What submitit requeues: the same task, since its file shows what is done, and runs resume."""
