@@ -22,7 +22,7 @@ from engine_deeds import Closed, Deeds, done
 
 from numerate.config import load_user_parts
 from numerate.errors import OperationalError, UserError
-from numerate.runs.engines import Local, Ray, engine, machine
+from numerate.runs.engines import Local, Ray, engine, local, machine
 from numerate.runs.engines.engine import Outcome
 from numerate.runs.engines.failures import failure_from_exception
 from numerate.runs.engines.memory import out_of_memory_error
@@ -201,9 +201,38 @@ def test_the_item_of_a_worker_that_died_comes_first_again(tmp_path: Path) -> Non
     assert [one.index for one in found] == [0, 1]
 
 
-def test_a_worker_that_is_stopped_from_outside_ends_its_item_well() -> None:
+def test_an_item_whose_worker_is_stopped_from_outside_is_tried_again_as_after_a_death() -> None:
     found = list(Local(workers=1).map(Deeds(), [("ask_us",), ("square", 2)]))
-    assert done(found) == {0: "stopped", 1: 4}
+    assert done(found) == {0: "died", 1: 4}
+    assert text_of(found, 0) == "its worker was stopped from outside, the last of 3 tries; the same command resumes"
+
+
+def test_a_worker_that_never_starts_counts_as_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "TICK_INTERVAL", 0.0)
+    monkeypatch.setattr(local, "START_TIMEOUT", 0.0)
+    with pytest.raises(OperationalError, match=r"no worker could start: its process did not start within 0 s\."):
+        list(Local(workers=1).map(Deeds(), [("square", 2)]))
+
+
+@pytest.mark.parametrize("num_possible", [0, 2])
+def test_where_no_more_workers_can_be_started_fewer_do_all_items(
+    num_possible: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, started = local._Worker.__init__, []
+
+    def start(self: Any, *given: Any) -> None:
+        if len(started) == num_possible:
+            raise OSError(24, "Too many open files")
+        real(self, *given)
+        started.append(self)
+
+    monkeypatch.setattr(local._Worker, "__init__", start)
+    found = Local(workers=4).map(Deeds(), [("square", number) for number in range(6)])
+    if num_possible:
+        assert done(list(found)) == {number: number * number for number in range(6)}
+    else:
+        with pytest.raises(OperationalError, match=r"no worker could start: .*Too many open files"):
+            list(found)
 
 
 # Items that never end -------------------------------------------------------------------------------------------------
@@ -303,11 +332,17 @@ def script(folder: Path, body: str) -> list[str]:
 
 
 def test_workers_that_cannot_start_end_the_command_and_a_script_without_a_guard_is_explained(tmp_path: Path) -> None:
-    command = script(tmp_path, "print(list(Local(workers=2).map(Deeds(), [('square', 1)] * 3)))")
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    body = """
+        open("imports", "a").write("x")
+        engine.MAX_TRIES = 10**6
+        numerate.run_study(Study("s", "?", [numerate.recipe("addition_rotary")]), runs_dir="runs", workers=2)
+        """
+    command = script(tmp_path, f"import numerate\nfrom numerate.recipes.study import Study\n{textwrap.dedent(body)}")
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert len((tmp_path / "imports").read_text()) <= 1 + 2, "no worker is started again"
     assert ended.returncode == 1
     assert ended.stderr.count("Traceback") == 1
-    assert "OperationalError: no worker could start: its process ended by itself with exit status 1" in ended.stderr
+    assert "OperationalError: no worker could start: its process ended by itself with exit status 78" in ended.stderr
     assert "If this is a script, it needs `if __name__ == '__main__':` around its code" in ended.stderr
 
 

@@ -208,12 +208,18 @@ def test_one_squeue_tells_of_all_jobs_and_three_answers_end_one(cluster: Path, t
 
 
 def test_a_command_does_not_wait_for_ever_for_squeue(
-    cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(slurm_queue, "MAX_SILENT", 3)
     (cluster / "mute").touch()
-    with pytest.raises(OperationalError, match=r"squeue does not answer .*; the same command tries again"):
+    silent = r"gave up waiting for an answer of squeue \(slurm_load_jobs .*; the same command tries again"
+    with pytest.raises(OperationalError, match=silent):
         list(ONE.map(Diary(""), ["a"], folder=tmp_path))
+    capfd.readouterr()
+    task = ArrayTask(tmp_path / "0000.jsonl", Job.of(set, Local()), {0: b""}, Local())
+    with pytest.raises(OperationalError, match=silent):  # neither once its jobs are submitted
+        list(ONE._follow({"77": task}, Queue(tmp_path), lambda index: False, Stop(), lambda: None))
+    assert capfd.readouterr().err.count("numerate: waits for an answer of squeue (slurm_load_jobs error") == 1
 
 
 # A cluster of scripts -------------------------------------------------------------------------------------------------
@@ -399,6 +405,12 @@ def test_a_result_that_is_no_plain_data_is_a_failure(tmp_path: Path) -> None:
     ArrayTask(path, Job.of(set, Local()), {0: pickle.dumps("a")}, Local(workers=1))()
     (line,) = read_outcomes(path)
     assert line.failure == Failure("user error", "on Slurm a result must be JSON data, not set", 2)
+
+
+def test_a_name_of_a_file_that_is_no_unicode_is_passed_on(tmp_path: Path) -> None:
+    path = tmp_path / "0000.jsonl"
+    ArrayTask(path, Job.of(str, Local()), {0: pickle.dumps(name := os.fsdecode(b"\xff"))}, Local(workers=1))()
+    assert [one.result for one in read_outcomes(path)] == [name]
 
 
 def test_lines_that_a_task_did_not_write_so_are_not_believed_and_nothing_is_unpickled(tmp_path: Path) -> None:

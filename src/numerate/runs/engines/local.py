@@ -24,7 +24,9 @@ from numerate.runs.engines.engine import Engine, Function, OnTick, Outcome, not_
 from numerate.runs.engines.machine import num_available_cpus, visible_gpus
 from numerate.training.stopping import Stop
 
+START_TIMEOUT = 600.0  # seconds for a worker to import its libraries, also from a slow disk with many others
 _END = b""  # in the place of an item: the worker stops the item that it does, and ends
+_UNGUARDED = 78  # exit status of a worker that imports a script which starts workers itself
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class Local(Engine):
     @property
     def num_workers(self) -> int:
         return self.workers or max(1, num_available_cpus() // self.threads)
+
+    def check_available(self) -> None:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            os._exit(_UNGUARDED)  # which the command explains
 
     def _map(
         self, function: Function, items: Sequence[Any], folder: Path | None, stop: Stop, on_tick: OnTick
@@ -57,8 +63,6 @@ class Local(Engine):
     ) -> Iterator[Outcome]:
         """Like `map`, for a function that is pickled and items that `dumps` pickles; they have so many seconds to
         stop."""
-        if getattr(multiprocessing.current_process(), "_inheriting", False):
-            os._exit(1)  # a worker that imports a script without a guard, which the command explains
         return _Map(job, items, self.num_workers, stop, on_tick, dumps, stop_timeout or engine.STOP_TIMEOUT).run()
 
 
@@ -131,8 +135,14 @@ class _Map:
             except Exception as error:
                 yield failures.not_sent(index, error)
                 continue
-            if slot not in self.workers:
-                self.workers[slot] = _Worker(slot, self.job, self.stop_timeout)
+            try:
+                if slot not in self.workers:
+                    self.workers[slot] = _Worker(slot, self.job, self.stop_timeout)
+            except OSError as error:  # no more open files or processes: fewer workers do it
+                if not self.workers:
+                    raise OperationalError(f"no worker could start: {error}") from error
+                self.waiting.appendleft(index)
+                return
             one = self.workers[slot]
             one.index, one.start_time = index, time.monotonic()
             one.send(item)
@@ -146,10 +156,12 @@ class _Map:
             one.process.join(1.0)  # it is ending, with a status of its own
             is_alive, reply = False, None
         if reply is None:
-            is_late = one.is_ready and index is not None and time.monotonic() - one.start_time >= self.limit
+            limit = self.limit if one.is_ready else START_TIMEOUT
+            is_late = index is not None and time.monotonic() - one.start_time >= limit
             if not is_alive or is_late or time.monotonic() >= one.end_time:
                 self._kill(one)
-                yield from self._lost(one, is_late=is_alive)
+                late = "" if one.is_ready else f"did not start within {START_TIMEOUT:g} s"
+                yield from self._lost(one, index, late if is_alive else exit_text(one.process.exitcode))
         elif not one.is_ready:
             if reply:  # the function cannot be loaded
                 raise pickle.loads(reply).to_error()
@@ -157,27 +169,32 @@ class _Map:
         elif index is not None:
             one.index = None
             outcome = worker.received(index, reply)
-            if outcome.failure is not None and outcome.failure.kind == "out of memory":
+            kind = None if outcome.failure is None else outcome.failure.kind
+            if kind == "out of memory":
                 self._kill(one)  # which frees what it holds
-            yield outcome
+            if kind == "stopped":  # by its command, or else by `kill PID`
+                yield from self._lost(one, index, "was stopped from outside")
+            else:
+                yield outcome
 
-    def _lost(self, one: "_Worker", *, is_late: bool) -> Iterator[Outcome]:
-        """The outcome of the item of a worker that died or was killed for taking too long, unless it is tried again."""
-        if (index := one.index) is None:
+    def _lost(self, one: "_Worker", index: int | None, reason: str) -> Iterator[Outcome]:
+        """The outcome of the item of a worker that died for a reason, or without one took too long, unless it is tried
+        again."""
+        if index is None:
             return
         self.deaths[index] += 1
         if self.stop.requested:
             failure = failures.stopped_failure(self.stop)
-        elif is_late:
+        elif not reason:
             failure = failures.timeout_failure(self.job.timeout or 0.0)
-        elif self.deaths[index] < engine.MAX_TRIES:
+        elif self.deaths[index] < engine.MAX_TRIES and one.process.exitcode != _UNGUARDED:
             self.waiting.appendleft(index)  # in the order of the items: a search proposes by the trials before
             return
         elif self.has_started:
-            failure = failures.died_failure(exit_text(one.process.exitcode), engine.MAX_TRIES)
+            failure = failures.died_failure(reason, engine.MAX_TRIES)
         else:
             raise OperationalError(
-                f"no worker could start: its process {exit_text(one.process.exitcode)}. If this is a script, it needs "
+                f"no worker could start: its process {reason}. If this is a script, it needs "
                 "`if __name__ == '__main__':` around its code, which each worker imports; workers=1 alone starts none"
             )
         yield Outcome(index, failure=failure, seconds=time.monotonic() - one.start_time)

@@ -166,7 +166,10 @@ class Slurm(Engine):
             if not any(pending.values()) or stop.requested or not self.wait:
                 break
             _sleep(stop, on_tick)
+            was_silent = queue.silence is not None
             queue.update()
+            if queue.silence and not was_silent:
+                _say(f"waits for {queue.silence}")
         if stop.requested and (count := sum(map(len, pending.values()))):
             _say(f"{pluralize(count, 'item')} left to {queue}. The same command waits for them, on any machine.")
         for job, left in pending.items():

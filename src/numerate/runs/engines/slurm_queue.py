@@ -28,19 +28,22 @@ class Queue:
         self.name = f"numerate-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]}"
         self.states: Mapping[str, str] = {}
         self.times_ended: dict[str, int] = {}  # of each job that was queued or running, by the last answers
-        self._num_silent, self._error = 0, ""
+        self._num_silent = 0
+        self.silence: str | None = None  # what is waited for where the last call had no answer
 
     def update(self) -> None:
-        """Calls squeue. Without an answer everything stays as it was."""
+        """Calls squeue. Without an answer everything stays as it was; raises `OperationalError` after minutes."""
         command = ["squeue", "--noheader", "--array", "--states=all", f"--name={self.name}", "--format=%i|%T"]
         try:
-            answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+            answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             self._num_silent += 1
-            self._error = (getattr(error, "stderr", None) or str(error)).strip()
+            self.silence = f"an answer of squeue ({(getattr(error, 'stderr', None) or str(error)).strip()})"
+            if self._num_silent >= MAX_SILENT:
+                raise OperationalError(f"gave up waiting for {self.silence}; the same command tries again") from error
             return
         found = dict(line.strip().split("|", 1) for line in answer.stdout.splitlines() if "|" in line)
-        self.states, self._num_silent = defaultdict(lambda: "unknown to squeue", found), 0
+        self.states, self._num_silent, self.silence = defaultdict(lambda: "unknown to squeue", found), 0, None
         for job in found.keys() | self.times_ended.keys():
             if self.states[job] not in _ENDED_STATES:
                 self.times_ended[job] = 0
@@ -51,14 +54,10 @@ class Queue:
         return self.times_ended[job] >= CONFIRMATIONS
 
     def obstacle(self) -> str | None:
-        """Calls squeue; returns why nothing should be submitted now. Raises `OperationalError` if squeue has not
-        answered for minutes."""
+        """Updates; returns why nothing should be submitted now."""
         self.update()
-        if self._num_silent >= MAX_SILENT:
-            raise OperationalError(f"squeue does not answer ({self._error}); the same command tries again")
-        if self._num_silent:
-            return f"an answer of squeue ({self._error})"
-        return None if all(map(self.has_ended, self.times_ended)) else f"the jobs of an earlier command: {self}"
+        has_ended = all(map(self.has_ended, self.times_ended))
+        return self.silence or (None if has_ended else f"the jobs of an earlier command: {self}")
 
     def __str__(self) -> str:
         jobs = self.name

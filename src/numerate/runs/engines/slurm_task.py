@@ -1,5 +1,6 @@
 """A task of a Slurm array: does its items with workers of its machine, and writes a line for each."""
 
+import json
 import os
 import pickle
 import signal
@@ -92,6 +93,6 @@ def read_outcomes(path: Path) -> list[Outcome]:
     outcomes = []
     with suppress(OSError):
         for line in path.read_bytes().splitlines():
-            with suppress(msgspec.MsgspecError, RecursionError):
-                outcomes.append(msgspec.json.decode(line, type=Outcome))
+            with suppress(ValueError, msgspec.MsgspecError, RecursionError):  # names of files may be no Unicode
+                outcomes.append(msgspec.convert(json.loads(line), type=Outcome))
     return outcomes
