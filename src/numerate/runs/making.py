@@ -74,11 +74,19 @@ class StudyRunner:
                         busy = pluralize(len(unended), "run")
                         self._print_once(f"waiting for {busy} that other processes are training")
                         time.sleep(_RETRY_SECONDS)
-                    self._next_update = 0.0
                     self._update()
+                self._next_update = 0.0
+                self._update()
         if self._disk_full is not None:
             raise self._disk_full.to_error()
-        return list(self.states.values())
+        return [self._stopped(state) for state in self.states.values()]
+
+    def _stopped(self, state: RunState) -> RunState:
+        """How a run stands when a stop was requested: with the exit status of that, whatever its worker says."""
+        if state.end is not None or not self.stop.requested:
+            return state
+        failure = state.failure or Failure("stopped", "not done; the same command resumes")
+        return replace(state, failure=replace(failure, status=self.stop.status or 130))
 
     def _make(self, runs: Sequence[StudyRun]) -> None:
         if runs:

@@ -20,6 +20,7 @@ from numerate.commands.status import status_text
 from numerate.config import load_user_parts, override, user_parts
 from numerate.errors import UserError
 from numerate.recipes.study import Study
+from numerate.runs import making
 from numerate.runs.engines import engine
 from numerate.runs.engines.engine import Engine, Failure, Outcome
 from numerate.runs.engines.in_process import InProcess
@@ -203,12 +204,15 @@ class Scripted(InProcess):
 def test_what_another_process_is_at_without_holding_the_run_is_asked_for_now_and_then(
     tiny: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waited: list[float] = []
+    waited, looks, real = list[float](), [], making.StudyStatus
     monkeypatch.setattr(time, "sleep", waited.append)
+    monkeypatch.setattr(making, "_MAX_TIME_FRACTION", 1e-9)
+    monkeypatch.setattr(making, "StudyStatus", lambda *given: looks.append(given) or real(*given))
     busy = Failure("busy", "the cache is being written by process 7")
     _, runs = run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, engine=Scripted(*[busy] * 3))
     assert [one.status for one in runs] == ["done"]
     assert waited.count(0.5) == 3
+    assert len(looks) == 3, "at first, before any run and at the end: looking takes a part of the time alone"
 
 
 @pytest.mark.parametrize("kind", ["stopped", "not started"])
@@ -221,6 +225,18 @@ def test_what_the_engine_lost_is_left_to_the_same_command(
     assert ("NODE_FAIL" in (tmp_path / "s" / "log.txt").read_text()) == (kind == "stopped")
     _, runs = run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, engine=here)
     assert [one.status for one in runs] == ["done"]
+
+
+def test_whatever_workers_say_a_study_that_was_stopped_has_the_exit_status_of_the_signal(
+    pair: Study, tmp_path: Path
+) -> None:
+    class Ended(InProcess):
+        def map(self, *given: Any, **more: Any) -> Any:
+            signal.raise_signal(signal.SIGTERM)
+            return iter([Outcome(0, failure=Failure("stopped", "by its worker", 130))])
+
+    _, runs = run_study(pair, runs_dir=tmp_path, engine=Ended())
+    assert [(one.status, one.exit_status) for one in runs] == [("left", 143), ("left", 143)]
 
 
 def test_a_run_that_reached_its_minutes_is_left_to_the_same_command(
