@@ -44,7 +44,7 @@ def _run(words: Sequence[str]) -> int:
         if shows_traceback:
             raise
         _print_once(error)
-        return 2 if isinstance(error, UserError) else 1
+        return error.exit_status
     except KeyboardInterrupt as error:
         print("numerate: interrupted", file=sys.stderr)
         return 128 + (error.args or [2])[0]  # the number of the signal: 2 is Ctrl-C

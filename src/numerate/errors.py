@@ -20,9 +20,14 @@ class _NumerateError(Exception):
     should_print: bool | None = None
     """Whether this process, of several, prints the error; None: rank 0 does."""
 
+    exit_status = 1
+    """That of a command that ends with the error."""
+
 
 class UserError(_NumerateError):
     """An error that the user can fix: a misspelled name, an invalid value, a folder that is not a run."""
+
+    exit_status = 2
 
 
 class OperationalError(_NumerateError):

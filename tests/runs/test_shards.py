@@ -257,6 +257,18 @@ def test_a_worker_whose_records_are_not_to_be_seen_is_reported(run: Run) -> None
         run.evaluate(engine=Elsewhere(workers=1))
 
 
+def test_a_grid_that_is_only_submitted_is_no_failure(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from numerate.commands import engines
+
+    monkeypatch.setattr(f"{__name__}.KILLED", Failure("not started", "Slurm task 7_0 keeps running", 0))
+    monkeypatch.setattr(engines, "parse_engine", lambda words: Here(workers=1, failing=(0, 1)))
+    assert main(["evaluate", str(run.path), "engine=slurm", "engine.wait=false"]) == 0
+    said = "2 shards of the grid left to jobs: Slurm task 7_0 keeps running; the same command collects their records"
+    assert said in capsys.readouterr().err.replace("\n", " ")
+
+
 def test_a_user_error_in_a_shard_is_a_user_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.KILLED", Failure("user error", "model: is too small", 2))
     with pytest.raises(UserError, match="model: is too small"):
@@ -267,7 +279,11 @@ def test_a_shard_that_is_given_once_more_does_only_what_is_missing(run: Run, com
     """As Slurm does with tasks that reached their time limit: with what was known when they were submitted."""
     (shard,) = cut(run, "1:3", 1, checkpoint="8")[:1]
     function = EvaluateShard(EvaluationPlan.from_run(run, "1:3", checkpoint="8"))
-    assert not function.done(shard)
+    reads, real = list[Any](), EvaluationStore.read
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EvaluationStore, "read", lambda self, **more: reads.append(self) or real(self, **more))
+        assert not any(function.done(shard) for _ in range(3))
+    assert len(reads) <= 1, "the store is read once for all shards"
     assert [do(function, shard, worker) for worker in "ab"] == [len(shard.tasks), 0]
     assert function.done(shard)
     assert len(computed) == len(shard.tasks)

@@ -3,6 +3,8 @@
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 from numerate.errors import OperationalError, UserError, pluralize
 from numerate.evaluation.grid import interleave_by_cost, split_by_cost
@@ -10,7 +12,7 @@ from numerate.runs.engines.engine import Engine, Failure
 from numerate.runs.engines.worker import current_stop, worker_name
 from numerate.runs.plan import CellTask, EvaluationPlan
 from numerate.runs.store import WORKER_PREFIX, EvaluationStore
-from numerate.training.run_folder import folder_name
+from numerate.training.run_folder import RunFolder, folder_name
 from numerate.training.stopping import Stop
 
 SHARDS_PER_WORKER = 6
@@ -81,27 +83,39 @@ class EvaluateShard:
 
     def done(self, shard: GridShard) -> bool:
         """Whether all cells of a shard are recorded."""
-        return not self._missing(shard)[0]
+        return not self.plan.missing(shard.tasks, _stored(self.plan))
 
     def __call__(self, shard: GridShard) -> int:
         """Evaluates all cells of a shard that are not recorded, and returns their number. Raises `KeyboardInterrupt` if
         a stop is requested."""
-        missing, store = self._missing(shard)
-        with store.lock():
-            for task in missing:
-                if current_stop().requested:
-                    raise KeyboardInterrupt
-                self.plan.perform(task, store)
-        return len(missing)
-
-    def _missing(self, shard: GridShard) -> tuple[list[CellTask], EvaluationStore]:
         plan, worker = self.plan, folder_name(WORKER_PREFIX + worker_name())
         store = EvaluationStore(plan.runs[0].folder, worker, plan.steps)
         store.read()
         is_begun = plan.kind.keeps_predictions or any(plan.key(task) in store.records for task in shard.tasks)
         if plan.records_predictions and is_begun:  # predictions, which are long, follow the records
             store.read(predictions=True)
-        return plan.missing(shard.tasks, store), store
+        missing = plan.missing(shard.tasks, store)
+        with store.lock():
+            for task in missing:
+                if current_stop().requested:
+                    raise KeyboardInterrupt
+                plan.perform(task, store)
+        return len(missing)
+
+
+def _stored(plan: EvaluationPlan) -> EvaluationStore:
+    """What is recorded for a plan; it is read again where a file has changed, and not for each shard."""
+    path = plan.runs[0].folder.path
+    stats = {file: file.stat() for file in sorted([*path.glob("*.jsonl"), *path.glob("pieces/*/*.jsonl")])}
+    files = tuple((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats.items())
+    return _read(path, plan.records_predictions, tuple(plan.steps.items()), files)
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, predictions: bool, steps: tuple[tuple[str, int], ...], files: object) -> EvaluationStore:
+    store = EvaluationStore(RunFolder(path), steps=dict(steps))
+    store.read(predictions=predictions)
+    return store
 
 
 def evaluate_shards(
@@ -134,7 +148,12 @@ def evaluate_shards(
         if stop.signal is not None:
             signal.raise_signal(stop.signal)
             raise KeyboardInterrupt
-        shard, failure = min(failed, key=lambda one: (one[1].is_transient, one[0].number))
+        shard, failure = min(failed, key=lambda one: (one[1].is_transient, not one[1].status, one[0].number))
+        if not failure.status:  # a job does it, and nobody waits
+            raise failure.to_error(
+                f"{pluralize(len(failed), 'shard')} of the grid left to jobs: {failure.text}; the same command "
+                "collects their records"
+            )
         resume = "; the same command resumes"
         others = f"; {pluralize(len(failed) - 1, 'more shard')} failed" if len(failed) > 1 else ""
         num_recorded = len(shard.tasks) - len(plan.missing(shard.tasks, store))

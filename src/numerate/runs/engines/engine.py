@@ -59,6 +59,7 @@ class Failure:
         """The exception of a command that ends with this failure, with another text if given."""
         message = self.text if text is None else text
         error = UserError(message) if self.kind == "user error" else OperationalError(message)
+        error.exit_status = self.status
         if self.traceback is not None:
             error.add_note(self.traceback)
         return error
