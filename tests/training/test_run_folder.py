@@ -76,6 +76,22 @@ def test_a_head_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFacto
     assert (run.metadata()["recipe"], run.metadata()["notes"]) == ({"value": value}, value)
 
 
+def test_a_run_whose_failure_another_command_writes_at_that_moment_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.rename
+
+    def rename(old: Any, new: Any) -> None:
+        new.mkdir()
+        (new / "end.json").write_text("{}")
+        real(old, new)
+
+    monkeypatch.setattr(os, "rename", rename)
+    folder = RunFolder.create(tmp_path, "small", "0123", {"recipe": {}})
+    assert {path.name for path in folder.path.iterdir()} == {"end.json", "recipe.yaml"}
+    assert [path.name for path in folder.path.parent.iterdir()] == ["0123"]
+
+
 def test_each_start_is_noted_and_the_first_time_and_label_stay(tmp_path: Path) -> None:
     run = make(tmp_path, name="mine", command="first", notes="by hand")
     with run.lock():

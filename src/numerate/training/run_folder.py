@@ -59,11 +59,14 @@ class RunFolder:
                         disk.fsync(path.parent)
             except (UserError, OperationalError):
                 if not (path / "recipe.yaml").exists():  # which another process may have made meanwhile
-                    if path.exists():
+                    if new_path != path and cls._was_never_started(path):  # or how it failed
+                        cls._write_new(path, head)
+                    elif path.exists():
                         raise UserError(
                             f"{path}: exists but has no recipe.yaml; move it, or set another runs_dir=."
                         ) from None
-                    raise
+                    else:
+                        raise
             finally:
                 if new_path != path:
                     shutil.rmtree(new_path, ignore_errors=True)
