@@ -93,8 +93,8 @@ def search(
     )
     print_wrapped(result.text(output_width()))
     if traceback:
-        for trial in result.trials:
-            print(trial.traceback or "", end="", file=sys.stderr)
+        for end in (run.end for trial in result.trials for run in trial.runs):
+            print((end and end.traceback) or "", end="", file=sys.stderr)
     none_complete = not result.num_left and not result.ranked_trials
     return result.exit_status or int(none_complete)
 

@@ -4,13 +4,14 @@ a study in memory gets all trials, so that it depends on the files of the search
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
 from numerate.runs.space import load_optuna
-from numerate.runs.trials import Search, Trial
+from numerate.runs.trials import Score, Search, Trial
 
 _MAX_ATTEMPTS = 20  # draws of a sampler to get a new point
 _MIN_TRIALS = 10  # complete ones, for importances
@@ -34,22 +35,25 @@ def next_point(search: Search, trials: Sequence[Trial]) -> dict[str, Any]:
     return point
 
 
-def is_pruned(search: Search, trial: Trial) -> bool:
-    """Whether the pruner stops a running trial at the last evaluation of its score.
+def is_pruned(search: Search, trial: Trial, lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the pruner stops the first run of a trial at the last evaluation in these lines of its metrics.
 
     `median` stops one below the median of the complete trials at that step, once there are five and a quarter of the
     steps has passed. `hyperband` (Li et al., 2018, https://jmlr.org/papers/v18/16-558.html) asks trials after different
     numbers of steps, one evaluation or more; the better third continues to three times as many.
     """
-    pruners, training = load_optuna().pruners, trial.runs[0].recipe.training
-    steps = training.steps
+    if search.pruner == "none" or trial.scores or (score := Score.of(lines, search.metric, None)) is None:
+        return False
+    pruners, training = load_optuna().pruners, search.recipe_of(trial.runs[0]).training
+    steps, interval = training.steps, training.evaluate_every
     if search.pruner == "median":
         pruner = pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=(steps or 0) // 4)
     else:
-        first = min(training.evaluate_every, steps or training.evaluate_every)
+        first = min(interval, steps or interval)
         pruner = pruners.HyperbandPruner(min_resource=first, max_resource=steps or "auto", reduction_factor=3)
-    trials = [trial if one.number == trial.number else one for one in search.trials()]
-    with _study(search, trials, pruner, trial) as (_, asked):
+    current = replace(trial, scores=(score,))
+    trials = [current if one.number == trial.number else one for one in search.trials()]
+    with _study(search, trials, pruner, current) as (_, asked):
         return bool(asked.should_prune())
 
 

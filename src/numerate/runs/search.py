@@ -1,13 +1,11 @@
 """Hyperparameter search: trials are ordinary runs, and the best is selected by a validation score.
 
-No grid and no question of the test split is evaluated: a search that used them would select settings that happen to do
-well on them, and their scores would be biased.
-
 The point of a trial is a function of its number, the seed and the trials so far, so an interrupted search proposes what
 an uninterrupted one would, and several commands, on several machines, share the trials of one folder.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +16,10 @@ import torch
 
 from numerate.config import refuse_while_loading
 from numerate.config.overrides import MAX_RUNS
-from numerate.errors import OperationalError, UserError, check_choice, check_positive
+from numerate.errors import OperationalError, UserError, check_choice, check_positive, raise_first
 from numerate.records.heads import read_metrics
+from numerate.reports.settings import short_path
+from numerate.reports.table import text_table
 from numerate.runs.end import Ending
 from numerate.runs.engines.engine import Engine, Failure
 from numerate.runs.engines.in_process import InProcess
@@ -27,11 +27,10 @@ from numerate.runs.engines.local import Local
 from numerate.runs.engines.worker import current_stop
 from numerate.runs.item import training_results
 from numerate.runs.sampling import importances, is_pruned, next_point
-from numerate.runs.searched import SearchResult
 from numerate.runs.space import Space, value_text
 from numerate.runs.status import RunState
 from numerate.runs.train import train
-from numerate.runs.trials import Metric, Pruner, Sampler, Score, Search, Trial, TrialRun, open_search
+from numerate.runs.trials import Metric, Pruner, Sampler, Score, Search, Trial
 from numerate.training import provenance
 from numerate.training.lock import LockedError
 from numerate.training.progress import ProgressBar
@@ -40,6 +39,99 @@ from numerate.training.run_folder import RunFolder, resolve_runs_dir
 from numerate.training.stopping import Stop
 
 _NUM_TRIALS = 30
+_MAX_ALIKE = 5  # trials that fail alike before any other has ended
+_NUM_FRESH_SEEDS = 5  # in the proposed command; none of them was used to select the best trial
+_MAX_SHOWN, _MAX_FAILURES = 10, 3
+
+
+@dataclass(frozen=True, repr=False)
+class SearchResult:
+    """The result of a search so far. Displays as a table of the best trials and the next command.
+
+    `trials` are all trials in the order in which they were started, `exit_status` is that of the command;
+    `command_words` are the recipe and its options in the next command.
+    """
+
+    search: Search
+    trials: tuple[Trial, ...]
+    exit_status: int
+    command_words: tuple[str, ...]
+
+    @property
+    def path(self) -> Path:
+        """The folder of the search."""
+        return self.search.path
+
+    @property
+    def num_left(self) -> int:
+        """The number of unfinished trials."""
+        return max(0, self.search.num_trials - sum(trial.state != "running" for trial in self.trials))
+
+    @property
+    def ranked_trials(self) -> list[Trial]:
+        """The complete trials, best first; ties in the order of the trials."""
+        complete = [trial for trial in self.trials if trial.state == "complete"]
+        return sorted(complete, key=lambda trial: trial.objective, reverse="loss" not in self.search.metric)
+
+    @property
+    def best_trial(self) -> Trial:
+        """The best trial. Raises `UserError` if none is complete."""
+        if not (ranked := self.ranked_trials):
+            raise UserError(f"{self.path}: no trial is complete")
+        return ranked[0]
+
+    @property
+    def best_recipe(self) -> Recipe:
+        """The recipe of the best trial's first run, which `train` finds done. Raises `UserError` if there is none."""
+        return self.search.recipe_of(self.best_trial.runs[0])
+
+    def next_command(self) -> str:
+        """The command that trains and evaluates the best settings on new seeds."""
+        first = max(self.search.seeds) + 1
+        seeds = ",".join(str(seed) for seed in range(first, first + _NUM_FRESH_SEEDS))
+        name, *options = self.command_words
+        settings = self.search.space.settings(self.best_trial.parameters)
+        return shlex.join(["numerate", "run", name, *settings, f"seed={seeds}", *options])
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """The best trials as a table, which is divided to fit into the `width` of a terminal, and notes."""
+        rows = [self._row(trial) for trial in self.ranked_trials[:_MAX_SHOWN]]
+        table = [text_table(list(rows[0]), [list(row.values()) for row in rows], width)] if rows else []
+        return "\n\n".join([*table, "\n".join(self._notes())])
+
+    def _row(self, trial: Trial) -> dict[str, str]:
+        value, *interval = trial.texts()
+        row = {"trial": str(trial.number), trial.scores[0].metric: value}
+        if interval:
+            row[f"of {len(trial.scores)} seeds" if len(trial.scores) > 1 else "95 % interval"] = " to ".join(interval)
+        row |= {short_path(path, trial.parameters): value_text(value) for path, value in trial.parameters.items()}
+        return row | {"run": ", ".join(run.path.name for run in trial.runs)}
+
+    def _notes(self) -> Iterator[str]:
+        states, ranked = [trial.state for trial in self.trials], self.ranked_trials
+        counts = {"stopped early": states.count("pruned"), "failed": states.count("failed")}
+        counts["not finished; the same command resumes"] = self.num_left
+        parts = [f"{len(ranked)} of {max(self.search.num_trials, len(states))} trials are complete"]
+        parts += [f"{count} {text}" for text, count in counts.items() if count]
+        yield f"{self.path}: {', '.join(parts)}"
+        for trial in [trial for trial in self.trials if trial.state == "failed"][:_MAX_FAILURES]:
+            yield f"trial {trial.number} failed: {trial.error}"
+        if shares := importances(self.search, self.trials):
+            texts = (f"{path} {share:.0%}" for path, share in shares.items())
+            yield f"parameter importances (PED-ANOVA): {', '.join(texts)}"
+        if ranked:
+            best, metric = ranked[0], ranked[0].scores[0].metric
+            for path in (
+                field.path for field in self.search.space.fields if field.is_edge(best.parameters[field.path])
+            ):
+                text = f"{path}={value_text(best.parameters[path])} is at the end of its range"
+                yield f"warning: the best {text}; better values may lie outside; search a wider range"
+            yield f"best: trial {best.number}, selected by {metric}, not on test questions"
+            yield f"the best of {len(ranked)} is biased upwards by selection; this evaluates it on new seeds:"
+            yield f"  {self.next_command()}"
 
 
 def search(
@@ -65,14 +157,13 @@ def search(
         numerate.train(found.best_recipe)
 
     `settings` are parsed by `Space.parse`. The objective of a trial is the exact match of its best checkpoint on OOD
-    validation (`ood_validation`; for ties, and tasks without one, on `validation`), or another `metric`; for language
-    modeling, the lowest `validation_loss`. With several `seeds` it is the median. `sampler` is Optuna's TPE, random
-    points, or a grid of all points; `pruner` (`median`, `hyperband`) stops trials at an evaluation at which others were
-    better. `seed` determines the points and is the first run's seed in each trial; default: the recipe's.
+    validation (for ties, and tasks without one, on `validation`), or another `metric`; for language modeling, the
+    lowest `validation_loss`; with several `seeds` their median. `seed` determines the points, and is that of the first
+    run of each trial; default: the recipe's. `pruner` stops trials at an evaluation at which others were better.
 
-    The same call resumes the search, until there are `trials` in total; several simultaneous calls share them. With one
-    worker the same seed gives the same trials. Without an `engine` one worker is this process. `command_words` are the
-    words for this recipe (name and options) in the proposed command.
+    The same call resumes the search, until there are `trials` in total; several simultaneous calls share them. Without
+    an `engine` one worker is this process. `command_words` are the words for this recipe (name and options) in the
+    proposed command.
 
     Raises `UserError` for a space that cannot be searched, before anything is trained, for a `name` of a different
     search, and if Optuna is not installed; `OperationalError` for errors of the environment (a full disk).
@@ -88,18 +179,16 @@ def search(
     if sampler == "grid" and space.size > MAX_RUNS:
         raise UserError(f"sampler: a grid has at most {MAX_RUNS:,} points; a step is the third number of between(...)")
     recipe = recipe if seed is None else replace(recipe, seed=seed)
-    all_seeds = tuple(range(recipe.seed, recipe.seed + seeds))
     total = int(min(trials or (space.size if sampler == "grid" else _NUM_TRIALS), space.size))
-    empty = Search(Path(), {}, space, total, metric, sampler, pruner, all_seeds)
-    found = open_search(recipe, empty, resolve_runs_dir(runs_dir), name)
+    all_seeds = tuple(range(recipe.seed, recipe.seed + seeds))
+    found = Search(Path(), recipe, space, total, metric, sampler, pruner, all_seeds)
+    found = found.open(resolve_runs_dir(runs_dir), name)
     if engine is None:
         engine = Local(workers=workers) if workers > 1 else InProcess(threads=torch.get_num_threads())
-    printed = {trial.number for trial in found.trials() if trial.state != "running"}
-    bar = ProgressBar(total, label=found.path.name, num_done=len(printed), unit="trial", show=not quiet)
+    bar = ProgressBar(total, label=found.path.name, unit="trial", show=not quiet)
     with Stop() as stop, bar:
-        _train_trials(found, engine, stop, lambda: _print_new(found, bar, printed))
-    status, done = (stop.status or 130) if stop.requested else 0, tuple(found.trials())
-    return SearchResult(found, done, importances(found, done), status, tuple(command_words) or (recipe.title,))
+        status = _train_trials(found, engine, stop, bar)
+    return SearchResult(found, tuple(found.trials()), status, tuple(command_words) or (recipe.title,))
 
 
 @dataclass(frozen=True)
@@ -114,26 +203,28 @@ class TrainTrial:
         return f"trial {number}"
 
     def done(self, number: int) -> bool:
-        trials = self.search.trials()
-        return number < len(trials) and trials[number].state != "running"
+        return number in (trial.number for trial in self.search.trials() if trial.state != "running")
 
     def __call__(self, number: int) -> None:
-        with self.search.choosing():
+        with self.search.lock():
             while number >= len(trials := self.search.trials()):
+                errors = {trial.error for trial in trials}
+                if len(trials) >= _MAX_ALIKE and len(errors) == 1 and None not in errors:
+                    raise UserError(f"{self.search.path}: all {len(trials)} trials failed alike: {errors.pop()}")
                 self.search.add_trial(next_point(self.search, trials))
         for _ in self.search.seeds:
             trial = self.search.trials()[number]
-            if trial.unfinished is not None:
-                self._train(trial, trial.unfinished)
+            if (run := trial.unfinished) is not None:
+                self._train(trial, run)
 
     def _train(self, trial: Trial, run: RunState) -> None:
-        """Trains a run and writes how it ended."""
-        recipe, folder = self.search.recipe_of(run), RunFolder(run.path)
-        stop = _TrialStop(self.search, trial if run is trial.runs[0] and self.search.pruner != "none" else None)
+        """Trains a run of a trial, and writes how it ended."""
+        search, recipe, folder = self.search, self.search.recipe_of(run), RunFolder(run.path)
+        stop = _TrialStop(lambda: is_pruned(search, trial, folder.records("metrics.jsonl")))
         with Ending(folder, run.run.key) as ending:
             trained = train(
-                run.recipe,
-                runs_dir=self.search.path.parent,
+                recipe,
+                runs_dir=search.path.parent,
                 quiet=True,
                 on_record=stop.on_record,
                 stop=stop,
@@ -143,24 +234,21 @@ class TrainTrial:
                 raise KeyboardInterrupt
             damage: list[str] = []
             lines = read_metrics(folder.path, folder.metadata(), damage.append)
-            score = Score.of(lines, self.search.metric, recipe.training.steps)
-            if damage or score is None:
-                why = f"training: none of its evaluations has a finite {self.search.metric}"
-                if not any("split" in line for line in lines):
-                    why = "training: ended before any evaluation; a larger budget or a smaller training.evaluate_every="
-                raise UserError(damage[0] if damage else why)
-            results = training_results(trained, recipe) | {"search": msgspec.to_builtins(score)}
-            if stop.is_pruned or results["stop_reason"] == "minutes":  # which are the budget of a trial
-                results["stop_reason"] = "pruned" if stop.is_pruned else "budget"
+            raise_first(damage)
+            if (score := Score.of(lines, search.metric, recipe.training.steps)) is None:
+                problem = f"training: ended before an evaluation with a finite {search.metric}"
+                raise UserError(f"{problem}; a larger budget, or a smaller training.evaluate_every=")
+            results = training_results(replace(trained, stop_reason="budget"), recipe)  # minutes are one, too
+            results |= {"search": msgspec.to_builtins(score)} | ({"stop_reason": "pruned"} if stop.is_pruned else {})
             ending.write("done", results=results)
 
 
 class _TrialStop(Stop):
-    """Stops a run when its worker is stopped, or where the pruner, asked after each evaluation, stops its `trial`."""
+    """Stops a run when its worker is stopped, or where the pruner, which is asked after each evaluation, says so."""
 
-    def __init__(self, search: Search, trial: Trial | None) -> None:
+    def __init__(self, ask_pruner: Callable[[], bool]) -> None:
         super().__init__(handles_signals=False)
-        self._search, self._trial, self._worker_stop = search, trial, current_stop()
+        self._ask_pruner, self._worker_stop = ask_pruner, current_stop()
         self._is_due = True  # a process may have been killed after an evaluation and before this was asked
         self.is_pruned = False
 
@@ -169,33 +257,39 @@ class _TrialStop(Stop):
 
     @property
     def requested(self) -> bool:
-        if self._trial is not None and self._is_due and not self.is_pruned:
-            lines, self._is_due = RunFolder(self._trial.runs[0].path).records("metrics.jsonl"), False
-            score = Score.of(lines, self._search.metric, None)
-            self.is_pruned = score is not None and is_pruned(self._search, replace(self._trial, scores=(score,)))
+        if self._is_due and not self.is_pruned:
+            self._is_due, self.is_pruned = False, self._ask_pruner()
         return self.is_pruned or self._worker_stop.requested
 
 
-def _train_trials(search: Search, engine: Engine, stop: Stop, on_tick: Callable[[], None]) -> None:
-    """Trains trials until none is left to take. Trials of other commands are left to them, and submitted jobs continue
-    by themselves.
+def _train_trials(search: Search, engine: Engine, stop: Stop, bar: ProgressBar) -> int:
+    """Trains trials until none is left to take, and returns the exit status. Trials of other commands are left to them,
+    and submitted jobs continue by themselves.
 
     Raises `UserError` or `OperationalError` if no trial can continue.
     """
     function = TrainTrial(replace(search, path=search.path.absolute()), provenance.command_line())
     while not stop.requested and (numbers := _numbers_left(search)):
-        before, kinds = search.trials(), set()
-        outcomes = engine.map(function, numbers, folder=search.path, stop=stop, on_tick=on_tick)
-        with closing(outcomes):  # type: ignore[type-var]
-            for outcome in outcomes:
-                if outcome.failure is not None:
-                    kinds.add(outcome.failure.kind)
-                    _record_failure(search, numbers[outcome.index], outcome.failure)
-                on_tick()
-        if kinds & {"stopped", "not started"}:
-            return
-        if "busy" not in kinds and search.trials() == before:
+        before, left, is_busy = search.trials(), dict[str, int](), False
+        with closing(engine.map(function, numbers, folder=search.path, stop=stop)) as outcomes:  # type: ignore[type-var]
+            for number, failure in ((numbers[outcome.index], outcome.failure) for outcome in outcomes):
+                if failure is not None and failure.kind in ("stopped", "not started"):
+                    left[failure.text] = failure.status
+                elif failure is not None and failure.kind == "busy":
+                    is_busy = True
+                elif failure is not None:
+                    _record_failure(search, number, failure)
+                ended = {trial.number: trial for trial in search.trials() if trial.state != "running"}
+                if number in ended:
+                    bar.print_line(str(ended[number]))
+                bar.step(len(ended))
+        if left and not stop.requested:
+            for text in left:
+                bar.print_line(f"not finished: {text}")
+            return max(left.values())
+        if not is_busy and search.trials() == before:
             raise OperationalError(f"{search.path}: {len(numbers)} trials remain, and no worker starts one")
+    return (stop.status or 130) if stop.requested else 0
 
 
 def _numbers_left(search: Search) -> list[int]:
@@ -206,23 +300,10 @@ def _numbers_left(search: Search) -> list[int]:
 
 
 def _record_failure(search: Search, number: int, failure: Failure) -> None:
-    """Records the failure of a trial that its worker could not record, and raises that of a worker itself. A trial that
-    was stopped, or that another process trains, goes on."""
-    run = next((trial.unfinished for trial in search.trials() if trial.number == number), None)
-    if failure.kind in ("died", "out of memory", "timeout") and run is not None:
-        text = failure.text.removesuffix("; the same command resumes")
-        with suppress(LockedError):
-            Ending(RunFolder(run.path), run.run.key).fail(replace(failure, text=text))
-    elif failure.kind not in ("busy", "stopped", "not started"):
+    """Records the failure of a trial that its worker could not record, and raises that of a worker itself."""
+    run = next((trial.unfinished for trial in search.trials()[number:]), None)
+    if failure.kind not in ("died", "out of memory", "timeout") or run is None:
         raise failure.to_error()
-
-
-def _print_new(search: Search, bar: ProgressBar, printed: set[int]) -> None:
-    """Prints each trial that has ended and is not among the `printed` numbers yet, whichever process trained it."""
-    for trial in search.trials():
-        if trial.state != "running" and trial.number not in printed:
-            printed.add(trial.number)
-            point = ", ".join(f"{path}={value_text(value)}" for path, value in trial.parameters.items())
-            how = trial.texts()[0] if trial.state == "complete" else trial.state
-            bar.print_line(f"trial {trial.number}: {how}, {point}{'' if trial.error is None else f': {trial.error}'}")
-    bar.step(len(printed))
+    text = failure.text.removesuffix("; the same command resumes")
+    with suppress(LockedError):
+        Ending(RunFolder(run.path), run.run.key).fail(replace(failure, text=text))

@@ -61,17 +61,13 @@ class Field:
         found = self.distribution
         return min(max(float(f"{value:.{4 if found.step is None else 10}g}"), found.low), found.high)
 
-    def edge_text(self, value: Any) -> str | None:
-        """The bound of a range that a number is near, in words; None if it is well inside."""
-        found = self.distribution
+    def is_edge(self, value: Any) -> bool:
+        """Whether a value is near an end of a range."""
         if self.choices:
-            return None
+            return False
+        found = self.distribution
         low, high, position = (log(x) if found.log else x for x in (found.low, found.high, value))
-        fraction = (position - low) / (high - low)
-        if _EDGE_FRACTION < fraction < 1 - _EDGE_FRACTION:
-            return None
-        name, bound = ("lower", found.low) if fraction < 0.5 else ("upper", found.high)
-        return f"{self.path}={format_value(value)} is at the {name} bound of its range, {format_value(bound)}"
+        return not _EDGE_FRACTION < (position - low) / (high - low) < 1 - _EDGE_FRACTION
 
 
 @dataclass(frozen=True)
@@ -89,22 +85,19 @@ class Space:
 
     @classmethod
     def parse(cls, recipe: Any, settings: Sequence[str] | Mapping[str, Any]) -> "Space":
-        """From `path=value` texts, or from a dict, in which a list has the values to choose from:
-        `{"optimizer.learning_rate": "log(1e-4,1e-2)", "model.hidden_size": [32, 64]}`.
+        """From `path=value` texts, or from a dict, in which a list has the values to choose from.
 
         Every field is tried in the recipe, at both ends of a range and at every value. Raises `UserError` for an
-        unknown path, an invalid value, an empty range, a field that is given twice or that does not change the run's
-        identity (a budget), and if there is no field.
+        unknown path, an invalid value, a field that is given twice or that does not change the run's identity (a
+        budget), and if there is no field.
         """
         if isinstance(settings, Mapping):
             lists = {path: value if isinstance(value, list) else [value] for path, value in settings.items()}
             settings = [f"{path}={','.join(map(value_text, values))}" for path, values in lists.items()]
         space = cls(tuple(map(_parse_item, settings)))
         if not space.fields:
-            raise UserError(
-                "there is nothing to search over: a setting must have a range or several values, for example "
-                "optimizer.learning_rate=log(1e-4,1e-2) or model.hidden_size=32,64"
-            )
+            example = "a setting must have a range or several values, for example model.hidden_size=32,64"
+            raise UserError(f"there is nothing to search over: {example}")
         for path in space.distributions:
             if [item.path for item in space.items].count(path) > 1:
                 raise UserError(f"{path} is given twice; must be given once")
@@ -125,10 +118,6 @@ class Space:
         """The number of points, which may be infinite."""
         return prod(field.size for field in self.fields)
 
-    def check(self, parameters: Mapping[str, Any]) -> None:
-        """Raises `ValueError` for what is no point of this space."""
-        load_optuna().trial.create_trial(params=dict(parameters), distributions=self.distributions, value=0.0)
-
     def settings(self, parameters: Mapping[str, Any]) -> list[str]:
         """The `path=value` texts of one point of the space, for `numerate run`."""
         return [f"{item.path}={value_text(parameters.get(item.path, item.value))}" for item in self.items]
@@ -140,14 +129,10 @@ class Space:
             tried = [[text] if item is field else item.tried for item in self.items]
             recipes.append(_build(recipe, tried))
         if len({identity(one) for one in recipes}) < len(recipes):
-            raise UserError(
-                f"{field}: some of these values give the same run; a budget or a label must have one value, and each "
-                "value once"
-            )
+            remedy = "a budget or a label must have one value, and each value once"
+            raise UserError(f"{field}: some of these values give the same run; {remedy}")
         ends = [] if field.choices else [_value_at(one, field.path) for one in recipes]
-        if any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
-            raise UserError(f"{field}: {field.path} is not a number; give several values with commas")
-        if field.choices or not all(isinstance(end, int) for end in ends):
+        if not ends or not all(isinstance(end, int) for end in ends):
             return field
         found = field.distribution
         if found.step is not None and not found.step.is_integer():

@@ -7,12 +7,10 @@ runs/<search>/<id>/          a run of a trial, whose `end.json` has its `Score`
 
 import hashlib
 import json
-import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from math import isfinite, nan
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -24,13 +22,13 @@ from numerate.errors import UserError
 from numerate.recipes.study import content_key
 from numerate.records.reading import FORMAT, check_format, damage_message
 from numerate.records.schema import Number
-from numerate.runs.end import END_FILE, read_json
+from numerate.runs.end import read_json
 from numerate.runs.initial_weights import initial_run
-from numerate.runs.space import Space
+from numerate.runs.space import Space, load_optuna, value_text
 from numerate.runs.status import RunState, read_states
 from numerate.runs.study_folder import STUDY_FILE, StudyFolder, StudyRun
 from numerate.training import disk
-from numerate.training.lock import Lock, LockedError
+from numerate.training.lock import Lock
 from numerate.training.preflight import check_unchanged_files
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import folder_name
@@ -42,10 +40,8 @@ Pruner = Literal["none", "median", "hyperband"]
 SEARCH_FILE = "search.json"
 
 _REMEDY = "Restore it from a copy, or start another search (name=); the runs are unharmed."
-_PATIENCE = 5.0  # seconds to wait for the lock of a search before its holder is named
-
-_TIE_BREAK_WEIGHT = 1e-6
-"""What a share in distribution weighs beside one on OOD validation: less than one question, so it settles ties."""
+_LOCK_TIMEOUT = 60.0  # seconds until the process is named that chooses a trial
+_TIE_BREAK_WEIGHT = 1e-6  # of questions in distribution, less than that of one on OOD validation
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,41 +62,38 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Steps beyond the budget (somebody trained the run further) do not count.
         """
         evaluations: dict[int, dict[str, Any]] = {}
-        loss, values, objectives = math.nan, dict[int, float](), dict[int, float]()
+        found, loss = dict[int, tuple[float, float]](), nan
         for line in (line for line in lines if budget is None or line["step"] <= budget):
-            loss = loss if "split" in line else line["loss"]
             if "split" in line:
-                evaluations.setdefault(line["step"], {"loss": loss})[line["split"]] = line
-        split = metric if any(metric in at for at in evaluations.values()) and metric != "loss" else "validation"
+                evaluations.setdefault(line["step"], {"train": loss})[line["split"]] = line
+            loss = loss if "split" in line else line["loss"]
+        split = metric if any(metric in at for at in evaluations.values()) else "validation"
         for step, at in evaluations.items():
             if not {split, "validation"} <= at.keys():  # a process was killed between the two
                 continue
             if "loss" in metric:
-                values[step] = objective = at["loss"] if metric == "loss" else at[split].get("loss", math.nan)
+                value = objective = at["train"] if metric == "loss" else at[split].get("loss", nan)
             else:  # whole rows of labels are all wrong long before their labels are: these tell good settings early
-                values[step], objective = _accuracy(at[split]), _accuracy(at[split], "accuracy")
+                value, objective = _accuracy(at[split]), _accuracy(at[split], "accuracy")
                 if split == "ood_validation":
                     objective += _TIE_BREAK_WEIGHT * _accuracy(at["validation"], "accuracy")
-            if math.isfinite(values[step]) and math.isfinite(objective):
-                objectives[step] = objective
-        if not objectives:
+            if isfinite(value) and isfinite(objective):
+                found[step] = value, objective
+        if not found:
             return None
         sign = {"loss": 0, "validation_loss": -1}.get(metric, 1)
-        best = max(objectives, key=lambda step: (sign * values[step], step))
+        best = max(found, key=lambda step: (sign * found[step][0], step))
         low, high = (evaluations[best][split].get(name) for name in ("low", "high"))
-        return cls(
-            metric=metric if "loss" in metric else split,
-            value=values[best],
-            interval=None if metric == "loss" or low is None or high is None else (low, high),
-            objective=objectives[best],
-            objectives=objectives,
-        )
+        interval = None if metric == "loss" or low is None or high is None else (low, high)
+        objectives = {step: objective for step, (_, objective) in found.items()}
+        name, (value, objective) = metric if "loss" in metric else split, found[best]
+        return cls(metric=name, value=value, interval=interval, objective=objective, objectives=objectives)
 
 
 def _accuracy(line: Mapping[str, Any], name: str = "exact_match") -> float:
     """The accuracy on a split; for language modeling the top-1 accuracy over tokens; NaN if it was not measured."""
-    found = line.get("token_accuracy") if "perplexity" in line else line.get(name, line.get("exact_match"))
-    return math.nan if found is None else float(found)
+    found = (line[one] for one in (name, "exact_match", "token_accuracy") if one in line)
+    return float(next(found, nan))
 
 
 @dataclass(frozen=True)
@@ -116,8 +109,7 @@ class TrialRun:
 class Trial:
     """One point of the search space: its `number` from 0, its `parameters`, and why it failed, if it did.
 
-    `runs` has one for each seed, none if no recipe has these parameters; `scores` are those of the runs that ended, and
-    `unfinished` is the first that did not.
+    `runs` has one for each seed, none if no recipe has these parameters; `scores` are those of the runs that ended.
     """
 
     number: int
@@ -125,13 +117,16 @@ class Trial:
     parameters: Mapping[str, Any]
     scores: tuple[Score, ...] = ()
     error: str | None = None
-    traceback: str | None = None
     runs: tuple[RunState, ...] = field(default=(), compare=False, repr=False)
-    unfinished: RunState | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def unfinished(self) -> RunState | None:
+        """The first run that has not ended."""
+        return self.runs[len(self.scores)] if self.state == "running" else None
 
     @property
     def objective(self) -> float:
-        """The value to optimize: the median over the seeds."""
+        """The value to optimize, the median over the seeds."""
         return median(score.objective for score in self.scores)
 
     def texts(self) -> list[str]:
@@ -141,6 +136,11 @@ class Trial:
         ends = self.scores[0].interval or () if len(values) == 1 else (min(values), max(values))
         form = ".4g" if "loss" in self.scores[0].metric else ".1%"
         return [f"{value:{form}}" for value in (median(values), *ends)]
+
+    def __str__(self) -> str:
+        point = ", ".join(f"{path}={value_text(value)}" for path, value in self.parameters.items())
+        how = self.texts()[0] if self.state == "complete" else self.state
+        return f"trial {self.number}: {how}, {point}" + (f": {self.error}" if self.error else "")
 
 
 class SearchFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -156,11 +156,11 @@ class SearchFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @dataclass(frozen=True)
 class Search:
-    """A search in a folder. `tree` is the recipe of all trials, with the title of the search, as plain data; the first
-    of the `seeds` of each trial's runs is also that of the sampler. Reading needs no lock."""
+    """A search in a folder. All trials have the `recipe`, whose title is that of the search; the first of the `seeds`
+    of each trial's runs is also that of the sampler. Reading needs no lock."""
 
     path: Path
-    tree: Mapping[str, Any]
+    recipe: Recipe
     space: Space
     num_trials: int = 30
     metric: Metric = "ood_validation"
@@ -169,24 +169,41 @@ class Search:
     seeds: tuple[int, ...] = (0,)
     _ended: dict[int, Trial] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    @cached_property
-    def recipe(self) -> Recipe:
-        return _recipe(self.tree)
+    def open(self, runs: Path, name: str | None) -> "Search":
+        """This search in its folder, which is created if necessary, with the weights that its recipe starts from.
 
-    def recipe_of(self, run: RunState) -> Recipe:
-        return _recipe(run.run.recipe_tree())
+        Raises `UserError` for the folder of something else, and of another search: how points are chosen, and how many,
+        may change, and nothing else.
+        """
+        recipe = self.recipe
+        definition: dict[str, Any] = {
+            "recipe": [recipe.title, content_key(replace(recipe, seed=0)), recipe.training.minutes],
+            "settings": list(map(str, self.space.items)),
+            "metric": self.metric,
+            "seeds": list(self.seeds),
+        }
+        digest = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:6]
+        title = folder_name(name or f"{recipe.title}-search-{digest}")
+        search = replace(self, path=runs / title)
+        if (search.path / STUDY_FILE).exists() and not (search.path / SEARCH_FILE).exists():
+            raise UserError(f"{search.path}: is a study, or a search that has lost its {SEARCH_FILE}. {_REMEDY}")
+        disk.make_folder(search.path)
+        with search.lock():
+            if (stored := search.read()) is None:
+                source, contents = initial_run(recipe, runs), recipe.task.file_hashes() or None
+                init_from = None if source is None else source.id
+                stored = SearchFile(definition=definition, init_from=init_from, contents=contents)
+                search.write(stored)
+        for part in (part for part, value in definition.items() if stored.definition.get(part) != value):
+            problem = f"is a search with another {part}: {json.dumps(stored.definition.get(part))}"
+            raise UserError(f"{search.path}: {problem}; another name=, or none, starts a new search")
+        check_unchanged_files(recipe.task, {"contents": stored.contents}, search.path)
+        group = recipe.group or title
+        return replace(search, recipe=replace(recipe, title=title, group=group, init_from=stored.init_from))
 
-    @contextmanager
-    def choosing(self) -> Iterator[None]:
-        """Holds the lock of the search, as long as the next trial is chosen. Warns of who holds it if that is long."""
-        lock = Lock(self.path / "search.lock")
-        with ExitStack() as held:
-            try:
-                held.enter_context(lock.hold("choosing a trial", timeout=_PATIENCE))
-            except LockedError as error:
-                warnings.warn(str(error), stacklevel=3)
-                held.enter_context(lock.hold("choosing a trial", timeout=math.inf))
-            yield
+    def lock(self) -> AbstractContextManager[bool]:
+        """The lock of the search, held as long as the next trial is chosen."""
+        return Lock(self.path / "search.lock").hold("choosing a trial", timeout=_LOCK_TIMEOUT)
 
     def read(self) -> SearchFile | None:
         """Its file, if there is one. Raises `UserError` for one that was damaged or edited."""
@@ -209,17 +226,21 @@ class Search:
         """Adds a trial, under the lock of the search; its runs are listed in `study.json`, for `numerate results` and
         `status`."""
         stored, trials = self.read(), self.trials()
-        assert stored is not None, "open_search() wrote it"
+        assert stored is not None, "open() wrote it"
         trials.append(self._trial(len(trials), parameters))
         runs = {run.path: run.run for trial in trials for run in trial.runs}
         StudyFolder(self.path).update(list(runs.values()), question="A hyperparameter search.")
         self.write(msgspec.structs.replace(stored, points=[*stored.points, dict(parameters)]))
 
+    def recipe_of(self, run: RunState) -> Recipe:
+        recipe: Recipe = from_tree(run.run.recipe_tree(), "search", expected_class=Recipe)
+        return recipe
+
     def _trial(self, number: int, parameters: Mapping[str, Any]) -> Trial:
         if number in self._ended and self._ended[number].parameters == parameters:
             return self._ended[number]
         try:
-            self.space.check(parameters)
+            load_optuna().trial.create_trial(params=dict(parameters), distributions=self.space.distributions, value=0)
             recipe = replace(override(self.recipe, self.space.settings(parameters)), title=self.recipe.title)
         except ValueError as error:
             raise UserError(damage_message(self.path / SEARCH_FILE, f"trial {number}: {error}", _REMEDY)) from error
@@ -229,61 +250,14 @@ class Search:
         runs = [StudyRun.of(f"{title}/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
         trial = Trial(number, "complete", parameters, runs=tuple(read_states(self.path.parent, runs)))
         for run in trial.runs:
+            if run.status == "failed":
+                return replace(trial, state="failed", error=run.error)
             results = (run.end and run.end.results) or {}
-            if run.end is not None and run.status == "failed":
-                return replace(trial, state="failed", error=run.error, traceback=run.end.traceback)
-            if run.status != "done" or "search" not in results:  # such as trained, and not yet recorded by the search
-                return replace(trial, state="running", unfinished=run)
             try:
-                score = msgspec.convert(results["search"], Score, str_keys=True)
-            except msgspec.ValidationError as error:
-                problem = damage_message(run.path / END_FILE, f"results.search: {error}", "Remove it; search again.")
-                return replace(trial, state="failed", error=problem)
+                score = msgspec.convert(results.get("search") if run.status == "done" else None, Score, str_keys=True)
+            except msgspec.ValidationError:  # none, or an edited one: it is read from the metrics again
+                return replace(trial, state="running")
             trial = replace(trial, scores=(*trial.scores, score))
-            if results.get("stop_reason") == "pruned":
+            if results["stop_reason"] == "pruned":
                 return replace(trial, state="pruned")
         return trial
-
-
-def _recipe(tree: Mapping[str, Any]) -> Recipe:
-    recipe: Recipe = from_tree(tree, "search", expected_class=Recipe)
-    return recipe
-
-
-def open_search(recipe: Recipe, search: Search, runs: Path, name: str | None) -> Search:
-    """The search of a recipe with its folder, which is created if necessary.
-
-    Raises `UserError` for the folder of something else, and of another search: how points are chosen, and how many, may
-    change, and nothing else.
-    """
-    definition: dict[str, Any] = {
-        "recipe": [recipe.title, content_key(replace(recipe, seed=0)), recipe.training.minutes],
-        "settings": list(map(str, search.space.items)),
-        "metric": search.metric,
-        "seeds": list(search.seeds),
-    }
-    definition_hash = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:6]
-    title = folder_name(name or f"{recipe.title}-search-{definition_hash}")
-    path = runs / title
-    if not (path / SEARCH_FILE).exists() and any((path / one).exists() for one in (STUDY_FILE, "journal.log")):
-        raise UserError(
-            f"{path}: is a study, or a search that has lost its {SEARCH_FILE} or is of numerate 0.2; restore that file "
-            "from a copy, or start another search (name=)"
-        )
-    disk.make_folder(path)
-    search = replace(search, path=path)
-    with search.choosing():
-        if (stored := search.read()) is None:
-            source, contents = initial_run(recipe, runs), recipe.task.file_hashes() or None
-            init_from = None if source is None else source.id
-            stored = SearchFile(definition=definition, init_from=init_from, contents=contents)
-            search.write(stored)
-    for part, new in definition.items():
-        if (old := stored.definition.get(part)) != new:
-            raise UserError(
-                f"{path}: is a search with another {part}: {json.dumps(old)}, and here {json.dumps(new)}; another "
-                "name=, or none, starts a new search"
-            )
-    check_unchanged_files(recipe.task, {"contents": stored.contents}, path)
-    recipe = replace(recipe, title=title, group=recipe.group or title, init_from=stored.init_from)
-    return replace(search, tree=to_tree(recipe))
