@@ -65,7 +65,7 @@ class SearchResult:
     @property
     def num_left(self) -> int:
         """The number of unfinished trials."""
-        return max(0, self.search.num_trials - sum(trial.state != "running" for trial in self.trials))
+        return max(0, self.search.num_trials - sum(trial.has_ended for trial in self.trials))
 
     @property
     def ranked_trials(self) -> list[Trial]:
@@ -123,13 +123,12 @@ class SearchResult:
             texts = (f"{path} {share:.0%}" for path, share in shares.items())
             yield f"parameter importances (PED-ANOVA): {', '.join(texts)}"
         if ranked:
-            best, metric = ranked[0], ranked[0].scores[0].metric
-            for path in (
-                field.path for field in self.search.space.fields if field.is_edge(best.parameters[field.path])
-            ):
-                text = f"{path}={value_text(best.parameters[path])} is at the end of its range"
-                yield f"warning: the best {text}; better values may lie outside; search a wider range"
-            yield f"best: trial {best.number}, selected by {metric}, not on test questions"
+            best = ranked[0]
+            for field in self.search.space.fields:
+                if field.is_edge(value := best.parameters[field.path]):
+                    text = f"{field.path}={value_text(value)} is at the end of its range"
+                    yield f"warning: the best {text}; better values may lie outside; search a wider range"
+            yield f"best: trial {best.number}, selected by {best.scores[0].metric}, not on test questions"
             yield f"the best of {len(ranked)} is biased upwards by selection; this evaluates it on new seeds:"
             yield f"  {self.next_command()}"
 
@@ -185,7 +184,8 @@ def search(
     found = found.open(resolve_runs_dir(runs_dir), name)
     if engine is None:
         engine = Local(workers=workers) if workers > 1 else InProcess(threads=torch.get_num_threads())
-    bar = ProgressBar(total, label=found.path.name, unit="trial", show=not quiet)
+    num_done = sum(trial.has_ended for trial in found.trials())
+    bar = ProgressBar(total, label=found.path.name, num_done=num_done, unit="trial", show=not quiet)
     with Stop() as stop, bar:
         status = _train_trials(found, engine, stop, bar)
     return SearchResult(found, tuple(found.trials()), status, tuple(command_words) or (recipe.title,))
@@ -203,14 +203,15 @@ class TrainTrial:
         return f"trial {number}"
 
     def done(self, number: int) -> bool:
-        return number in (trial.number for trial in self.search.trials() if trial.state != "running")
+        return any(trial.has_ended for trial in self.search.trials()[number : number + 1])
 
     def __call__(self, number: int) -> None:
         with self.search.lock():
             while number >= len(trials := self.search.trials()):
                 errors = {trial.error for trial in trials}
                 if len(trials) >= _MAX_ALIKE and len(errors) == 1 and None not in errors:
-                    raise UserError(f"{self.search.path}: all {len(trials)} trials failed alike: {errors.pop()}")
+                    problem = f"all {len(trials)} trials failed alike; remove this folder to search again"
+                    raise UserError(f"{self.search.path}: {problem}: {errors.pop()}")
                 self.search.add_trial(next_point(self.search, trials))
         for _ in self.search.seeds:
             trial = self.search.trials()[number]
@@ -279,10 +280,10 @@ def _train_trials(search: Search, engine: Engine, stop: Stop, bar: ProgressBar) 
                     is_busy = True
                 elif failure is not None:
                     _record_failure(search, number, failure)
-                ended = {trial.number: trial for trial in search.trials() if trial.state != "running"}
-                if number in ended:
-                    bar.print_line(str(ended[number]))
-                bar.step(len(ended))
+                trials = search.trials()
+                if function.done(number):
+                    bar.print_line(str(trials[number]))
+                bar.step(sum(trial.has_ended for trial in trials))
         if left and not stop.requested:
             for text in left:
                 bar.print_line(f"not finished: {text}")

@@ -1,11 +1,5 @@
-"""The space of a search: settings that are fixed, have several values, or have a range.
-
-training.steps=500                      fixed, as everywhere
-model.hidden_size=32,64,128             one of these, as in a sweep; any value of the setting
-optimizer.weight_decay=between(0,0.1)   any number in between, both ends included; integers for integer settings
-training.batch_size=between(16,128,16)  in steps: 16, 32, ..., 128
-optimizer.learning_rate=log(1e-4,1e-2)  in between, on a logarithmic scale
-"""
+"""The space of a search: settings that are fixed, have several values, or have a range `between(low,high,step)` or
+`log(low,high)`."""
 
 import re
 import warnings

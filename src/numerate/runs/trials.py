@@ -1,9 +1,4 @@
-"""The trials of a search: the points that were chosen, and how their runs ended.
-
-runs/<search>/search.json    what is searched, and the points: the parameters of each trial
-runs/<search>/study.json     the runs, as of any study
-runs/<search>/<id>/          a run of a trial, whose `end.json` has its `Score`
-"""
+"""The trials of a search: its `search.json` has the points that were chosen, `end.json` of each run has its `Score`."""
 
 import hashlib
 import json
@@ -120,6 +115,10 @@ class Trial:
     runs: tuple[RunState, ...] = field(default=(), compare=False, repr=False)
 
     @property
+    def has_ended(self) -> bool:
+        return self.state != "running"
+
+    @property
     def unfinished(self) -> RunState | None:
         """The first run that has not ended."""
         return self.runs[len(self.scores)] if self.state == "running" else None
@@ -219,7 +218,7 @@ class Search:
         """All trials by number. Raises `UserError` for files that were edited."""
         stored = self.read()
         trials = [self._trial(number, point) for number, point in enumerate(stored.points if stored else ())]
-        self._ended.update((trial.number, trial) for trial in trials if trial.state != "running")
+        self._ended.update((trial.number, trial) for trial in trials if trial.has_ended)
         return trials
 
     def add_trial(self, parameters: Mapping[str, Any]) -> None:
