@@ -59,9 +59,9 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         evaluations: dict[int, dict[str, Any]] = {}
         found, loss = dict[int, tuple[float, float]](), nan
         for line in (line for line in lines if budget is None or line["step"] <= budget):
+            loss = loss if "split" in line else line["loss"]
             if "split" in line:
                 evaluations.setdefault(line["step"], {"train": loss})[line["split"]] = line
-            loss = loss if "split" in line else line["loss"]
         split = metric if any(metric in at for at in evaluations.values()) else "validation"
         for step, at in evaluations.items():
             if not {split, "validation"} <= at.keys():  # a process was killed between the two
@@ -184,8 +184,10 @@ class Search:
         digest = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:6]
         title = folder_name(name or f"{recipe.title}-search-{digest}")
         search = replace(self, path=runs / title)
-        if (search.path / STUDY_FILE).exists() and not (search.path / SEARCH_FILE).exists():
-            raise UserError(f"{search.path}: is a study, or a search that has lost its {SEARCH_FILE}. {_REMEDY}")
+        others = [(search.path / name).exists() for name in (STUDY_FILE, "journal.log")]
+        if any(others) and not (search.path / SEARCH_FILE).exists():
+            problem = f"is a study, or a search that has lost its {SEARCH_FILE} or is of numerate 0.2"
+            raise UserError(f"{search.path}: {problem}. {_REMEDY}")
         disk.make_folder(search.path)
         with search.lock():
             if (stored := search.read()) is None:
@@ -257,6 +259,6 @@ class Search:
             except msgspec.ValidationError:  # none, or an edited one: it is read from the metrics again
                 return replace(trial, state="running")
             trial = replace(trial, scores=(*trial.scores, score))
-            if results["stop_reason"] == "pruned":
+            if results.get("stop_reason") == "pruned":
                 return replace(trial, state="pruned")
         return trial
