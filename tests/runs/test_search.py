@@ -85,7 +85,6 @@ def test_a_space_is_read_as_settings_are_with_ranges_beside() -> None:
         ("optimizer.learning_rate=between(1,2,3)", "give the same run"),
         ("optimizer.weight_decay=between(0,inf)", "must be a range of numbers"),
         ("task.operator=between(1,2)", "task.operator"),
-        ("training.steps=4,8", "give the same run"),
         ("model.hidden_size=16,32 model.hidden_size=between(16,32)", "given twice"),
         ("seed=0,1", "seed= and seeds= of the search"),
         ("model.hidden_size=16", "nothing to search over"),
@@ -117,10 +116,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
     return search(TINY, RATES, trials=5, metric="loss", runs_dir=tmp_path_factory.mktemp("found") / "runs", quiet=True)
 
 
-def test_the_same_seed_gives_the_same_trials_and_another_seed_others(found: SearchResult, tmp_path: Path) -> None:
-    again = search(TINY, RATES, trials=3, metric="loss", runs_dir=tmp_path / "a", quiet=True)
-    assert values(again) == values(found)[:3]
-    other = search(TINY, RATES, trials=1, metric="loss", runs_dir=tmp_path / "b", seed=1, quiet=True)
+def test_another_seed_gives_other_trials(found: SearchResult, tmp_path: Path) -> None:
+    other = search(TINY, RATES, trials=1, metric="loss", runs_dir=tmp_path, seed=1, quiet=True)
     assert other.trials[0].parameters != found.trials[0].parameters
     assert other.best_recipe.seed == 1
 
@@ -418,21 +415,18 @@ class Elsewhere(Engine):
         ("died", OperationalError, "some reason"),
     ],
 )
-def test_an_engine_that_gets_nothing_done_is_reported(why: Any, error: Any, message: str, tmp_path: Path) -> None:
+def test_an_engine_that_gets_nothing_done_is_reported(
+    why: Any, error: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(error, match=message):
         search(TINY, RATES, trials=2, engine=Elsewhere(why=why), runs_dir=tmp_path, quiet=True)
-    found = search(TINY, RATES, trials=2, engine=Elsewhere(why="not started"), runs_dir=tmp_path, quiet=True)
+    for left, status in (("not started", 0), ("stopped", 1)):  # such as a lost task of Slurm
+        found = search(TINY, RATES, trials=2, engine=Elsewhere(why=left), runs_dir=tmp_path)
+        assert found.exit_status == status
+        assert "not finished: some reason" in capsys.readouterr().err
     assert "0 of 2 trials are complete, 2 not finished; the same command resumes" in str(found)
     with pytest.raises(UserError, match="no trial is complete"):
         _ = found.best_recipe
-
-
-def test_a_trial_that_was_lost_is_said_and_is_the_exit_status(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = search(TINY, RATES, trials=2, engine=Elsewhere(why="stopped", adds=True), runs_dir=tmp_path)
-    assert (found.exit_status, found.num_left) == (1, 2)
-    assert "not finished: some reason" in capsys.readouterr().err
 
 
 def test_trials_that_all_fail_alike_end_the_search(tmp_path: Path) -> None:
@@ -441,10 +435,11 @@ def test_trials_that_all_fail_alike_end_the_search(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "s" / "search.json").read_text())["points"]) == 5
 
 
-@pytest.mark.parametrize("why", ["timeout", "out of memory", "died"])
-def test_a_trial_that_its_worker_cannot_end_has_failed(why: Any, tmp_path: Path) -> None:
-    found = search(TINY, RATES, trials=2, engine=Elsewhere(why=why, adds=True), runs_dir=tmp_path, quiet=True)
-    assert [trial.error for trial in found.trials] == ["some reason"] * 2
+def test_a_trial_that_its_worker_cannot_end_has_failed(tmp_path: Path) -> None:
+    for why in ("timeout", "out of memory", "died"):
+        engine = Elsewhere(why=why, adds=True)
+        found = search(TINY, RATES, trials=2, engine=engine, name=why, runs_dir=tmp_path, quiet=True)
+        assert [trial.error for trial in found.trials] == ["some reason"] * 2
 
 
 def test_a_trial_that_another_process_trains_is_left_to_it(make: Callable[..., Search]) -> None:
