@@ -16,7 +16,6 @@ from numerate.evaluation.text_metrics import TextScores
 from numerate.reports.compare import write_comparison
 from numerate.reports.evaluation_results import Results
 from numerate.reports.groups import group_runs
-from numerate.reports.html_writer import to_html
 from numerate.reports.metric_tables import metric_tables
 from numerate.reports.metrics import MetricKey, format_metric, metrics_of_cells
 from numerate.reports.page import run_page
@@ -72,13 +71,6 @@ def test_a_page_of_answers_that_were_not_decoded_is_as_it_always_was(make_run: M
     run = read_run(make_run("abacus", lambda n: 0.9))
     assert "All metrics" not in run_page(run)
     assert metric_tables(group_runs([run])) == []
-
-
-def test_several_seeds_have_their_median_and_their_ends(make_run: Make) -> None:
-    runs = [scored(make_run("abacus", lambda n: 0.9, seed=seed), lambda cell, s=seed: [s, s]) for seed in (1, 2, 6)]
-    (group,) = group_runs(read_runs(runs))
-    assert group.metric_by_seed(MetricKey("in_distribution"), "mae") == {1: 1.0, 2: 2.0, 6: 6.0}
-    assert "2 [1, 6]" in to_html(metric_tables([group])).striptags().replace("\N{NO-BREAK SPACE}", " ")
 
 
 def two_groups(make_run: Make, seeds: int) -> list[Path]:

@@ -181,13 +181,6 @@ def _boxes(texts: Iterable[Text]) -> list[Bbox]:
     return [text.get_window_extent() for text in texts]
 
 
-def test_a_legend_says_of_how_many_seeds_a_line_is(make_run: Callable[..., Path]) -> None:
-    folders = [make_run(kind, lambda n: 1.0, seed=seed) for kind in ("abacus", "rotary") for seed in (0, 1)]
-    chart = length_chart(group_runs([read_run(folder) for folder in folders]))
-    assert [text for text, _ in chart.legend_entries()] == ["addition_abacus (2 seeds)", "addition_rotary (2 seeds)"]
-    assert chart.series[1].style == Style(1, 1)
-
-
 CROSS = [("LSTM", "CrossEntropy"), ("LSTM", "NumberToken"), ("RNN", "CrossEntropy"), ("RNN", "NumberToken")]
 
 

@@ -15,7 +15,6 @@ from numerate.reports.grid import (
     length_ticks,
     range_label,
     score_regions,
-    tick_step,
 )
 from numerate.reports.records import Cell
 
@@ -85,11 +84,6 @@ def test_only_all_and_nothing_read_100_and_0(share):
 )
 def test_percentages_are_as_short_as_is_honest(share, text):
     assert format_percent(share) == text
-
-
-@pytest.mark.parametrize(("count", "step"), [(1, 1), (10, 1), (12, 2), (40, 5), (100, 10), (101, 20), (999, 100)])
-def test_labels_stand_at_round_steps_and_never_crowd(count, step):
-    assert tick_step(count, 10) == step
 
 
 def test_cells_and_spans_in_words():

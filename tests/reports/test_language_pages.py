@@ -108,11 +108,6 @@ def test_a_column_of_which_nothing_is_known_is_left_out(make: Make) -> None:
     assert "peak memory" not in text
 
 
-def test_a_prompt_without_text_says_so(make: Make) -> None:
-    (run,) = read_runs([make("one", 100, 0, {"final": 2.0})])
-    assert "(the beginning of a document)" in run_page(run)
-
-
 def test_a_comparison_tells_of_runs_that_were_not_evaluated_and_how_they_are(make: Make) -> None:
     folders = [make("stories", 40, 0, {"final": 4.0}), make("stories", 40, 1, {}), make("others", 40, 0, {})]
     text = " ".join(comparison_text(group_runs(read_runs(folders))).split())

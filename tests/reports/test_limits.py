@@ -13,8 +13,7 @@ from PIL import Image
 from numerate.reports import limits
 from numerate.reports.colour import COLORMAP_DARK, COLORMAP_LIGHT, colormap
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.figure import Figure, heat_maps, tooltip
-from numerate.reports.grid import aggregate_seeds, join_names
+from numerate.reports.figure import Figure, heat_maps
 from numerate.reports.groups import Group, group_runs
 from numerate.reports.html_writer import to_html
 from numerate.reports.limits import groups_to_draw
@@ -81,12 +80,6 @@ def test_drawn_are_the_first_and_the_best_in_their_order(make: Callable[..., Pat
     assert [group.label for group in groups_to_draw(groups, 3)] == ["v0", "v2", "v4"]
 
 
-def test_names_beyond_a_sentence_are_counted() -> None:
-    assert join_names(["a"]) == "a"
-    assert join_names(["a", "b", "c"]) == "a, b and c"
-    assert join_names(list("abcdef"), max_names=3) == "a, b and 4 others"
-
-
 def test_maps_that_are_too_large_become_pictures(
     make: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,11 +128,3 @@ def test_the_study_figure_of_many_groups_has_curves_and_no_row_of_maps(large: li
     assert len(lines) == 8
     few = draw_figure(FIGURES["compare"](groups[:3]))
     assert len(few.axes) == 3 + 1 + 1
-
-
-def test_a_tip_of_many_seeds_counts_them() -> None:
-    from numerate.reports.records import Cell
-
-    cells = [[Cell({"length": 3}, i, 100, 0.0, 1.0, "ood_test")] for i in range(20)]
-    assert tooltip(aggregate_seeds(cells)[0]).endswith("\n20 seeds")
-    assert tooltip(aggregate_seeds(cells[:3])[0]).endswith("\neach: 0, 1, 2")

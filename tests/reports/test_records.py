@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from numerate.errors import UserError
 from numerate.reports.records import read_run
 
 
@@ -31,35 +30,6 @@ def test_a_truncated_last_line_is_skipped_with_a_warning(make_run):
     )
 
 
-def test_a_damaged_line_of_metrics_is_left_out_and_warned_of(make_run):
-    folder = make_run("abacus", lambda n: 1.0)
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    (folder / "metrics.jsonl").write_text("\n".join([lines[0], "{oops", *lines[1:]]) + "\n")
-    with pytest.warns(UserWarning, match=r"metrics\.jsonl, line 2: damaged: no JSON object"):
-        run = read_run(folder)
-    assert len(run.metrics) == len(lines)
-    assert "line 2: damaged" in run.warnings[0]
-
-
-def test_a_cell_that_cannot_be_is_refused_with_its_line_and_what_is_right(make_run):
-    folder = make_run("abacus", lambda n: 1.0)
-    lines = (folder / "cells.jsonl").read_text().splitlines()
-    lines[4] = json.dumps(json.loads(lines[4]) | {"correct": 101})
-    (folder / "cells.jsonl").write_text("\n".join(lines) + "\n")
-    message = r"`correct` must be at most 100 \(`count`\), not 101"
-    with pytest.raises(UserError, match=rf"cells\.jsonl, line 5: damaged: {message}.*numerate evaluate"):
-        read_run(folder)
-
-
-def test_a_cell_of_another_run_is_refused(make_run):
-    folder = make_run("abacus", lambda n: 1.0)
-    line = json.loads((folder / "cells.jsonl").read_text().splitlines()[0])
-    with open(folder / "cells.jsonl", "a") as file:
-        file.write(json.dumps(line | {"run_id": "another", "step": 200}) + "\n")
-    with pytest.raises(UserError, match=rf'line 65: damaged: `run_id` must be "{folder.name}", not "another"'):
-        read_run(folder)
-
-
 def test_a_cell_evaluated_with_more_questions_replaces_the_earlier_line(make_run):
     folder = make_run("abacus", lambda n: 1.0)
     line = json.loads((folder / "cells.jsonl").read_text().splitlines()[0])
@@ -81,21 +51,6 @@ def test_the_report_is_about_the_final_checkpoint_where_there_are_several(make_r
     assert run.reported_checkpoint() == ("final", 100)
     assert {cell.checkpoint for cell in run.select_cells()} == {"final"}
     assert {cell.correct for cell in run.select_cells(("best", 900))} == {1}
-
-
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"not a run folder: it holds no recipe\.yaml"):
-        read_run(tmp_path)
-    with pytest.raises(UserError, match="does not exist"):
-        read_run(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize("text", ["recipe: [", "- just a list"])
-def test_a_head_that_cannot_be_read_is_damaged(make_run, text):
-    folder = make_run("abacus", lambda n: 1.0)
-    (folder / "recipe.yaml").write_text(text)
-    with pytest.raises(UserError, match=r"recipe\.yaml.*: damaged: "):
-        read_run(folder)
 
 
 def test_cells_by_other_sizes_than_the_first_ones_are_left_out_and_named(make_run):

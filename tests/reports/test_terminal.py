@@ -18,7 +18,7 @@ from numerate.reports.figure import Chart, ChartLine, heat_maps
 from numerate.reports.grid import aggregate_seeds
 from numerate.reports.groups import group_runs
 from numerate.reports.records import Cell, read_run
-from numerate.reports.table import TextTable, side_by_side, text_table, text_width
+from numerate.reports.table import TextTable, text_table, text_width
 from numerate.reports.terminal_writer import TerminalStyle, chart_text, heat_map_text, legend_text
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -100,12 +100,6 @@ def test_a_legend_explains_the_border_only_where_a_map_has_one(trained, colours)
     assert ("in distribution" in legend_text(look, [found])) == bool(trained)
 
 
-def test_cells_that_were_not_evaluated_stay_empty():
-    cells = [Cell({"a": a, "b": b}, 1, 2, 0, 1, "ood_test") for a, b in ((1, 1), (2, 1), (2, 2))]
-    found = heat_maps(aggregate_seeds([cells]))[0]
-    assert " 1  50\n" in heat_map_text(found, TerminalStyle())
-
-
 @pytest.mark.parametrize(
     ("stream", "environ", "colours"),
     [
@@ -137,15 +131,6 @@ def test_numbers_can_be_read_on_every_colour_of_the_map(stops):
         background = colormap(i / 100, stops)
         dim, bright = sorted(map(luminance, (background, text_color(background))))
         assert (bright + 0.05) / (dim + 0.05) >= 4.5
-
-
-def test_blocks_stand_side_by_side_where_they_fit_and_below_each_other_where_not():
-    assert side_by_side(["ab\nc", "xy"], 8) == "ab    xy\nc"
-    assert side_by_side(["ab\nc", "xy"], 7) == "ab\nc\n\nxy"
-
-
-def test_coloured_text_is_as_wide_as_it_looks():
-    assert text_width(COLOURS.colorize("abc", foreground=(1, 2, 3), bold=True)) == 3
 
 
 def test_tables_keep_their_columns_with_empty_cells_and_pipes():

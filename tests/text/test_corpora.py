@@ -75,14 +75,6 @@ def test_any_number_of_processes_and_any_portion_write_the_same_tokens(
     assert sum(source["end"] - source["begin"] for head in heads for source in head["sources"]) == texts.stat().st_size
 
 
-def test_lines_of_json_are_written_too(tmp_path: Path, characters: PretrainedTokenizer) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"body": story}) + "\n" for story in [*STORIES, " "]))
-    corpus = write_corpus([path], tmp_path / "out", CHARACTER_TOKENIZER, field="body", processes=1, shard_bytes=900)
-    assert len(corpus.shards) > 2
-    assert ids(corpus) == expected(characters, [*STORIES, ""])
-
-
 def test_of_a_folder_of_texts_that_were_fetched_the_texts_are_taken(texts: Path) -> None:
     (texts.parent / "fetched.json").write_text('{"stories.txt": {"bytes": 1}}')
     assert corpora.source_files([texts.parent]) == [texts]

@@ -46,14 +46,6 @@ def test_a_vocabulary_without_a_place_comes_to_the_users_data(
     assert load_tokenizer("tok300").size == 300
 
 
-def test_separators_are_given_with_line_ends(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("\n\n\n".join(STORIES))
-    words = [str(path), f"out={tmp_path / 'out'}", "tokenizer=characters", "separator=\\n\\n\\n", "processes=1"]
-    assert main(["data", "tokenise", *words]) == 0
-    assert open_corpus(tmp_path / "out", load_tokenizer("characters")).num_documents == len(STORIES)
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -22,7 +22,6 @@ from numerate.errors import OperationalError, UserError
 from numerate.tasks import GSM8K
 from numerate.text.data import archives, datasets, fetching
 from numerate.text.data.datasets import DATASETS, Dataset, RemoteFile
-from numerate.text.tasks.fetched_files import check_unmodified
 
 CONTENT = bytes(range(256)) * 2000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -246,17 +245,6 @@ def test_a_file_that_was_edited_since_is_not_there(server: Server, place: Path, 
     (place / "thing/f.bin").rename(place / "mine.bin")
     fetched(found)
     assert (place / "thing/f.bin").read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("entry", [1, {}, {"files": []}, {"files": {"a.txt": 1}, "sums": []}, {"bytes": 1}])
-def test_an_entry_of_a_record_that_cannot_be_read_says_nothing_of_its_file(entry: Any, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("1")
-    record = {"a.txt": entry, "b.txt": {"bytes": 2, "sha256": SHA256}}
-    (tmp_path / fetching.RECORD_FILE).write_text(json.dumps(record))
-    check_unmodified(tmp_path / "a.txt")
-    (tmp_path / "b.txt").write_text("22")
-    with pytest.raises(UserError, match=r"b\.txt: differs from the downloaded file"):
-        check_unmodified(tmp_path / "b.txt")
 
 
 def test_questions_that_were_edited_since_they_were_fetched_are_refused(server: Server, place: Path) -> None:

@@ -68,16 +68,6 @@ def only(folder: Path) -> Path:
     return found
 
 
-def test_files_hold_what_memory_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_files = tokenize_texts(Sums(), spelled().fast_tokenizer)
-    assert isinstance(in_files.ids, np.memmap)
-    kept._cache.clear()
-    monkeypatch.setattr(kept, "MAX_IN_MEMORY", COUNT)
-    in_memory = tokenize_texts(Sums(), spelled().fast_tokenizer)
-    assert not isinstance(in_memory.ids, np.memmap)
-    assert the_same(in_files, in_memory)
-
-
 def test_rows_of_files_are_rows_of_their_texts() -> None:
     source, chosen = Sums(), np.array([299, 0, 64, 63, 64])
     for numbers in (XVal(), PerDigit()):
@@ -212,9 +202,3 @@ def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.tokenized_folder() == Path("/somewhere/numerate/tokenised")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert kept.tokenized_folder() == Path(os.path.expanduser("~/.cache/numerate/tokenised"))
-
-
-def test_no_questions_are_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MAX_IN_MEMORY", -1)
-    assert len(tokenize_texts(Sums(0), spelled().fast_tokenizer)) == 0
-    assert len(tokenize_texts(Sums(1, "one"), spelled().fast_tokenizer).ids) > 0
