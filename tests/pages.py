@@ -63,13 +63,6 @@ class Page:
         """The recipes that are trained or run on it."""
         return {line.split()[1] for line in self.commands() if line.startswith(("train", "run"))}
 
-    def missing(self, keys: str) -> list[str]:
-        """Which of these words stand in no left column. A word that ends in _ may stand before anything."""
-        left = "\n".join(row.theirs for row in self.rows)
-        words = set(re.findall(r"[\w.-]+", left)) | set(re.findall(r"[\w.]+", left))
-        names = words | {part for word in words for part in re.split(r"[./]", word)}
-        return [key for key in keys.split() if key not in names and not (key.endswith("_") and key in left)]
-
     def unanswered(self) -> list[Row]:
         """Lines whose middle column is neither a command, a setting, a link nor `none`."""
         return [row for row in self.rows if not told(row.ours) and not row.ours.startswith(("none", "see [", "["))]

@@ -13,7 +13,6 @@ import torch
 
 from cases import published_case
 from import_file import import_file
-from numerate.api import recipe
 from numerate.vocabulary import EOS, PAD
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -132,23 +131,3 @@ def test_the_smallest_run_of_a_benchmark_prints_its_lines(
     if name == "gpu":
         assert lines[0]["real_tokens_per_second"] > 0
         assert text.splitlines()[1].startswith("| cpu | as it is |")
-
-
-def test_the_benchmark_of_a_gpu_says_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["gpu.py"])
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit, match="no CUDA device is visible"):
-        opened("gpu").main()
-
-
-def test_the_benchmark_of_a_gpu_measures_the_recipe_of_8_x_2_and_its_published_size() -> None:
-    gpu = opened("gpu")
-    model = gpu.published(compiled=False, smoke=False)
-    shipped = recipe("addition_lt_abacus_8x2")
-    assert (model.model, model.objective, model.optimizer) == (shipped.model, shipped.objective, shipped.optimizer)
-    assert (model.training.batch_size, model.training.flops) == (
-        shipped.training.batch_size,
-        shipped.training.flops,
-    )
-    built = model.model.build(model.tokenizer.build_vocabulary(model.task), 0)
-    assert sum(p.numel() for p in built.parameters()) == pytest.approx(63.5e6, rel=0.02)

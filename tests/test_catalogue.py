@@ -3,8 +3,6 @@
 import ast
 import importlib
 import inspect
-import subprocess
-import sys
 from abc import ABC
 from importlib import resources
 from pathlib import Path
@@ -16,7 +14,6 @@ from cases import case
 from numerate import catalogue
 from numerate.cli import main
 
-NAMED = [(kind, name) for kind, parts in catalogue.parts_by_kind().items() for name in parts]
 FUNCTIONS = {"Recipe", "Study"}
 
 
@@ -156,20 +153,3 @@ def test_commands_know_the_names_of_a_family(
     for command in (["show"], ["sample"], ["data", "write", "out=x"]):
         assert main([*command, f"{name}s"]) == 2, command
     assert capsys.readouterr().err.count(f"Did you mean '{name}'") == 3
-
-
-def test_describing_everything_imports_neither_torch_nor_numpy() -> None:
-    code = (
-        "import sys\n"
-        "from numerate import catalogue\n"
-        "kinds = catalogue.parts_by_kind()\n"
-        "lines = [catalogue.part_summary(kind, name) for kind, parts in kinds.items() for name in parts]\n"
-        "assert all(lines)\n"
-        "assert all(catalogue.module_summary(module) for kind in kinds for module in\n"
-        "           [*catalogue.family_modules(kind).values(), *catalogue.preset_modules(kind)])\n"
-        "heavy = [name for name in ('torch', 'numpy', 'jaxtyping', 'matplotlib') if name in sys.modules]\n"
-        "print(len(lines), heavy)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [str(len(NAMED)), "[]"]

@@ -288,18 +288,6 @@ def test_the_tree_in_the_architecture_page_names_every_folder_and_no_file_that_i
     assert [file for file in files if not file.exists()] == []
 
 
-def test_the_layers_in_the_architecture_page_are_those_that_are_checked() -> None:
-    """Two folders never stand in another order on the page than in the import contract."""
-    page = architecture().partition("## Layers")[2].partition("```")[2].partition("```")[0]
-    contract = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
-    layers = next(one["layers"] for one in contract if one["type"] == "layers")
-    order = {name.strip().removeprefix("numerate."): at for at, layer in enumerate(layers) for name in layer.split("|")}
-    drawn = {word: at for at, line in enumerate(page.splitlines()) for word in line.split() if word in order}
-    assert set(drawn) == set(order)
-    wrong = [(a, b) for a in order for b in order if order[a] < order[b] and drawn[a] > drawn[b]]
-    assert wrong == []
-
-
 def signatures() -> list[tuple[str, ast.FunctionDef]]:
     """Every method in the sketch of the abstractions, with its class's name."""
     code = blocks(TOP / "docs" / "architecture.md", "python")

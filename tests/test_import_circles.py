@@ -2,10 +2,8 @@
 
 import ast
 from collections.abc import Iterator
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "numerate"
 
@@ -43,7 +41,4 @@ def graph() -> dict[str, set[str]]:
 
 
 def test_no_two_files_import_each_other_not_even_late_or_for_types_alone() -> None:
-    for example in ({"a": {"b"}, "b": {"c"}, "c": {"a"}}, {"a": {"a"}}):
-        with pytest.raises(CycleError):
-            TopologicalSorter(example).prepare()
     TopologicalSorter(graph()).prepare()  # the error names the files of a circle

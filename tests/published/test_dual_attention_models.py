@@ -43,27 +43,6 @@ MODELS: dict[str, Decoder] = {
 }
 """The cases of whole models, with what each is here."""
 
-ELSEWHERE = {
-    "architectures": (
-        "rope_interleaved_pairs",
-        "self_attention_gqa_rope_causal",
-        "relational_attention_asym",
-        "relational_attention_sym",
-        "relational_attention_gqa_bias",
-        "dual_attention_2sa_2ra",
-        "dual_attention_shared_qk",
-        "dual_attention_only_relational",
-        "rca_softmax",
-        "dual_block_prenorm_swiglu",
-        "symbolic_attention_scale_None",
-        "position_relative_symbols",
-        "positional_symbols",
-    ),
-    "text": ("llama_sentencepiece_ids",),
-    "recipes": ("lr_schedule_tiny_stories",),
-}
-"""The cases that tests in other folders hold, each by the end of its name in them."""
-
 
 def cases(shared: Path) -> dict[str, Any]:
     published, of_2024 = (
@@ -103,17 +82,6 @@ def loss_of(model: Model, case: Any) -> tuple[Tensor, Tensor]:
 
 
 # Cases ---------------------------------------------------------------------------------------------------------------
-
-
-def test_every_published_case_is_held_by_a_test(shared: Path) -> None:
-    here = (*MODELS, "init_std_current_code", "runs")
-    assert set(cases(shared)) == {*here, *(name for names in ELSEWHERE.values() for name in names)}
-    for folder, names in ELSEWHERE.items():
-        text = "".join(file.read_text() for file in (Path(__file__).parents[1] / folder).glob("test_*.py"))
-        for name in names:
-            # Several cases of a kind share a test, which adds the end of the name.
-            ends = [name, *(name.removeprefix(kind) for kind in ("relational_attention_", "dual_attention_"))]
-            assert any(f'"{end}"' in text for end in ends), f"{name} is in no test of tests/{folder}"
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -281,9 +249,7 @@ def test_weights_that_do_not_fit_are_refused(shared: Path) -> None:
     case, spec = cases(shared)["lm_dat_symbolic"], MODELS["lm_dat_symbolic"]
     weights = {name: published_tensor(**how) for name, how in case["weights"].items()}
     without = {name: tensor for name, tensor in weights.items() if not name.endswith("0.norm1.bias")}
-    with pytest.raises(
-        UserError, match=r"has no blocks\.0\.norm1\.bias, which backbone\.blocks\.0\.mixer_norm\.bias is"
-    ):
+    with pytest.raises(UserError, match=r"has no blocks\.0\.norm1\.bias, which backbone\.blocks\.0\.mixer_norm"):
         from_published(without, spec)
     for more in ("more.weight", "freqs_cos"):
         with pytest.raises(UserError, match=rf"the model does not have {more}"):

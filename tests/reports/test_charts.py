@@ -162,11 +162,13 @@ def test_the_figure_of_a_study_is_as_wide_as_a_page_and_its_legend_clear_of_the_
     assert all(axes.get_title() for axes in figure.axes[: count + 1])
 
 
-@pytest.mark.parametrize("kind", ["grid", "compare"])
-def test_labels_and_titles_of_maps_do_not_touch_each_other(make_run: Callable[..., Path], kind: str) -> None:
+@pytest.mark.parametrize(("kind", "size"), [("compare", "page"), *(("grid", size) for size in SIZES)])
+def test_labels_and_titles_of_maps_lie_within_the_figure_and_do_not_touch_each_other(
+    make_run: Callable[..., Path], kind: str, size: str
+) -> None:
     names = ("a_scheme_with_a_long_name", "a_scheme_with_another_name")
     groups = group_runs([read_run(make_run(name, lambda n: 1.0, high=20)) for name in names])
-    figure = draw_figure(FIGURES[kind](groups))
+    figure = draw_figure(FIGURES[kind](groups), SIZES[size])
     figure.canvas.draw()
     maps = figure.axes[:2]
     for axes in maps:
@@ -174,7 +176,8 @@ def test_labels_and_titles_of_maps_do_not_touch_each_other(make_run: Callable[..
         assert all(not one.overlaps(other) for one, other in pairwise(_boxes(axes.get_yticklabels())))
     titles = _boxes(axes.title for axes in maps)
     assert all(not one.overlaps(other) for one, other in combinations(titles, 2))
-    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in titles)
+    boxes = [*titles, *(axes.get_tightbbox() for axes in figure.axes)]
+    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes if box is not None)
 
 
 def _boxes(texts: Iterable[Text]) -> list[Bbox]:
@@ -219,23 +222,3 @@ def test_an_unknown_size_is_refused_with_those_that_there_are(tmp_path: Path) ->
     figure = Figure([Chart("", [ChartLine("a", [1.0, 2.0], [1.0, 2.0])], "x", "y")])
     with pytest.raises(UserError, match="size: must be one of column, page, slide, not 'colum'"):
         save_figure(figure, tmp_path / "a.png", "colum")
-
-
-@pytest.mark.parametrize("names", ["a", "ab"])
-@pytest.mark.parametrize("size", SIZES)
-def test_labels_of_maps_lie_within_the_figure_and_one_map_fills_it(tmp_path: Path, size: str, names: str) -> None:
-    cells = [
-        cell_record({"first_digits": i, "second_digits": j}, 3, 4, "in_distribution")
-        for i, j in ((1, 1), (1, 2), (2, 1), (2, 2))
-    ]
-    for name in names:
-        write_run(tmp_path / f"{name:0>12}", {"title": name, "task": {"kind": "Arithmetic"}}, cells)
-    groups = group_runs([read_run(tmp_path / f"{name:0>12}") for name in names])
-    figure = draw_figure(FIGURES["grid"](groups), SIZES[size])
-    figure.canvas.draw()
-    for axes in figure.axes:
-        box = axes.get_tightbbox()
-        assert box is not None
-        assert box.x0 >= 0
-        assert box.x1 <= figure.bbox.width
-        assert len(names) > 1 or box.x0 < figure.bbox.width / 10 or axes is figure.axes[-1], "no blank"

@@ -108,9 +108,7 @@ def test_runs_without_labels_have_exact_match_alone(make: Make, make_run: Make) 
     group = group_of(make_run("abacus", lambda n: 1.0))
     assert (group.resolved_metric, group.baseline, group.labels) == ("exact_match", None, [])
     assert counts_content([group]) == []
-    with pytest.raises(
-        UserError, match="metric: must be exact_match for addition_abacus, whose answers have no labels"
-    ):
+    with pytest.raises(UserError, match="metric: must be exact_match for addition_abacus, whose answers"):
         with_metric([group], "ood_accuracy")
 
 

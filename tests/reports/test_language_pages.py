@@ -22,6 +22,14 @@ from run_records import write_run
 Make = Callable[..., Path]
 
 
+def cell_of(step: int, checkpoint: str, loss: float) -> dict[str, Any]:
+    """The record of an evaluated text."""
+    sums = {"nll": 160 * loss, "tokens": 160, "bytes": 640, "correct_tokens": 9, "chunks": 10}
+    place = {"cell": {"context_length": 16, "chunk": 0}, "count": 10, "region": "in_distribution"}
+    place |= {"overlaps_training": False, "method": "one pass", "position_offset": 0}
+    return place | {"checkpoint": checkpoint, "step": step, "loss": loss, "language": sums}
+
+
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
     """Writes a run: its title, its budget, its seed, its losses by checkpoint; what is logged of its speed."""
@@ -36,13 +44,7 @@ def make(tmp_path: Path) -> Make:
             {"step": steps, "loss": 2.0, "tokens": 16 * steps, "flops": 2_660_000_000},
             {"step": steps, "split": "validation", "loss": 2.0, "perplexity": 7.39},
         ]
-        place = {"step": steps, "cell": {"context_length": 16, "chunk": 0}, "count": 10, "region": "in_distribution"}
-        place |= {"overlaps_training": False, "method": "one pass", "position_offset": 0}
-        sums = {"tokens": 160, "bytes": 640, "correct_tokens": 9, "chunks": 10}
-        cells = [
-            place | {"checkpoint": name, "loss": loss, "language": {"nll": 160 * loss, **sums}}
-            for name, loss in losses.items()
-        ]
+        cells = [cell_of(steps, name, loss) for name, loss in losses.items()]
         return write_run(
             folder,
             recipe,
@@ -156,17 +158,7 @@ def test_a_loss_that_is_not_finite_is_shown_and_never_the_lowest_and_curves_leav
 ) -> None:
     folders = [make(title, 100, seed, {}) for title in ("diverged", "sound") for seed in (0, 1)]
     for folder, value in zip(folders, [loss, loss, 2.0, 2.1], strict=True):
-        place = {"step": 100, "cell": {"context_length": 16, "chunk": 0}, "count": 10, "region": "in_distribution"}
-        place |= {"overlaps_training": False, "method": "one pass", "position_offset": 0, "checkpoint": "final"}
-        sums = {
-            "tokens": 160,
-            "bytes": 640,
-            "correct_tokens": 9,
-            "chunks": 10,
-            "nll_squared": value,
-            "nll": 160 * value,
-        }
-        disk.append_records(folder / "cells.jsonl", [place | {"loss": value, "language": sums}])
+        disk.append_records(folder / "cells.jsonl", [cell_of(100, "final", value)])
         measured = {"step": 50, "split": "validation", "loss": value, "perplexity": value, "low": value, "high": value}
         disk.append_records(folder / "metrics.jsonl", [{"step": 50, "loss": value, "grad_norm": value}, measured])
     groups = group_runs(read_runs(folders))

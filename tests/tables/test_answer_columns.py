@@ -1,13 +1,11 @@
 """Promises of the columns of numbers and texts in the table of results."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pandas import DataFrame
 
-from numerate.cli import main
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_metrics import TextScores
@@ -60,17 +58,3 @@ def test_cells_have_the_metrics_of_their_own(table: DataFrame, tmp_path: Path) -
     assert cells["missing"].tolist() == [0.0, pytest.approx(1 / 3)]
     assert cells["perplexity"].tolist() == [pytest.approx(1.648721)] * 2
     assert cells["digit_accuracy"].isna().all()
-
-
-def test_the_command_shows_and_groups_them(
-    table: DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    where = ["results", "widths", f"runs_dir={tmp_path / 'runs'}"]
-    assert main(where) == 0
-    output = capsys.readouterr().out
-    assert "final.in_distribution.log_mae" in output
-    assert "sign(x) log10(|x| + 1)" in " ".join(output.split())
-    assert main([*where, "columns=label,final.in_distribution.mae (mean of modules)", "format=jsonl"]) == 0
-    assert json.loads(capsys.readouterr().out)["final.in_distribution.mae (mean of modules)"] == 1.0
-    assert main([*where, "group=label", "columns=final.in_distribution.mae"]) == 0
-    assert "0.6667" in capsys.readouterr().out

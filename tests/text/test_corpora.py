@@ -166,9 +166,7 @@ def test_a_failing_shard_is_reported_with_its_record_and_the_others_are_kept(
 def test_a_text_without_separator_is_one_document_with_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "stories.txt"
     path.write_text("\n".join(STORIES))
-    with pytest.warns(
-        UserWarning, match=r"stories\.txt: does not contain the separator '<\|endoftext\|>', so it is one document"
-    ):
+    with pytest.warns(UserWarning, match=r"stories\.txt: does not contain the separator .* so it is one document"):
         assert write_corpus([path], tmp_path / "out", CHARACTER_TOKENIZER, processes=1).num_documents == 1
     assert (
         write_corpus([path], tmp_path / "lines", CHARACTER_TOKENIZER, separator="\n\n", processes=1).num_documents == 61

@@ -1,8 +1,6 @@
 """Promises of `numerate data`."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -145,14 +143,3 @@ def test_files_are_written_in_another_number_format(here: Path) -> None:
 def test_errors_are_one_line(words: str, message: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refused(words.split(), message, capsys)
     assert sorted(path.name for path in here.iterdir()) == ["rows.txt"]
-
-
-def test_writing_rows_needs_no_torch(here: Path) -> None:
-    code = (
-        "import sys\nfrom numerate.cli import main\n"
-        "for name in ('Arithmetic', 'rows.txt'):\n"
-        "    assert main(['data', 'write', name, 'count=4', f'out={name}-files']) == 0\n"
-        "sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

@@ -161,9 +161,7 @@ def test_a_missing_file_is_not_tried_again(server: Server, place: Path) -> None:
 def test_what_was_cut_in_half_is_never_whole_and_the_same_command_goes_on(server: Server, place: Path) -> None:
     found = pinned(server)
     server.ends_after = [100_000, 0, 0, 0, 0]
-    with pytest.raises(
-        OperationalError, match=r"/f: the connection ended after 100\.0 kB of 512\.0 kB; 100\.0 kB are kept; the same"
-    ):
+    with pytest.raises(OperationalError, match=r"/f: the connection ended after 100\.0 kB of 512\.0 kB; 100\.0 kB are"):
         fetched(found)
     assert not (place / "thing/f.bin").exists()
     assert not fetching.is_fetched(found)
@@ -216,10 +214,7 @@ def test_without_a_pin_the_first_fetch_is_noted_and_held_against_later_ones(serv
 
 
 def test_no_network_is_reported_with_the_other_way(place: Path) -> None:
-    with pytest.raises(
-        OperationalError,
-        match=r"http://127\.0\.0\.1:9/f: cannot be reached .*Use --from DIR to copy the files from a folder",
-    ):
+    with pytest.raises(OperationalError, match=r"127\.0\.0\.1:9/f: cannot be reached .*Use --from DIR to copy"):
         fetched(of(RemoteFile("f.bin", "http://127.0.0.1:9/f")))
     assert left(place) == set()
 

@@ -133,15 +133,6 @@ def test_only_the_layers_that_are_named_have_an_adapter(vocabulary: Vocabulary) 
     assert layers == {"q_proj", "v_proj"}
 
 
-def test_layers_that_do_not_exist_are_refused_with_those_that_do(vocabulary: Vocabulary) -> None:
-    with pytest.raises(
-        UserError,
-        match=r"^model\.lora\.target_modules: no linear layer of a llama is called 'query'; there are: down_proj, "
-        r"gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj; or all-linear$",
-    ):
-        built("llama", vocabulary, LoRA(target_modules=("q_proj", "query")))
-
-
 @pytest.mark.parametrize("name", SPECS)
 def test_a_rank_above_the_width_and_no_layers_are_refused(name: str, vocabulary: Vocabulary) -> None:
     assert built(name, vocabulary, LoRA(r=16)) is not None

@@ -81,9 +81,7 @@ def test_questions_of_several_files_differ_by_their_text(tmp_path: Path) -> None
 
 def test_a_file_that_is_lacking_is_named(tmp_path: Path) -> None:
     folder = dataset(tmp_path, ("a",), ())
-    with pytest.raises(
-        UserError, match=r"train-easy/b\.txt does not exist \(nor are 3 others\); `numerate data fetch math"
-    ):
+    with pytest.raises(UserError, match=r"train-easy/b\.txt does not exist \(nor are 3 others\); `numerate data"):
         Mathematics(("a", "b"), (), data_dir=str(folder)).summary()
     (folder / "train-hard/a.txt").write_text("odd\n")
     with pytest.raises(UserError, match=r"train-hard/a\.txt, line 1: is incomplete: each record must have 2 lines"):

@@ -193,9 +193,7 @@ def test_a_dry_run_without_a_configuration_says_what_needs_none(
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     message = "model.weights=null model." + ("size=base" if kind.startswith("t5") else "config=")
     for weights in ("someone/unknown", str(tmp_path)):
-        with pytest.raises(
-            UserError, match=rf"^model\.weights: {weights}: has no configuration .*; {re.escape(message)}"
-        ):
+        with pytest.raises(UserError, match=rf"^model\.weights: {weights}: has no config.*; {re.escape(message)}"):
             dry_run(begun_from(weights, kind))
 
 

@@ -70,9 +70,7 @@ def test_a_head_that_is_not_as_written_is_refused(folders: Path, tmp_path: Path,
     folder = Path(shutil.copytree(folders / "sums", tmp_path / "rows"))
     head = folder / "head.json"
     head.write_text(EDITS[edit](head.read_text()))
-    with pytest.raises(
-        UserError, match=r"head\.json: (is not as it was written|cannot be read|is not 'numerate rows 2')"
-    ):
+    with pytest.raises(UserError, match=r"head\.json: (is not as it was written|cannot be read|is not 'numerate)"):
         ExampleFile(path=str(folder)).all_questions()
 
 

@@ -1,6 +1,5 @@
 """Promises of SentencePiece models: their ids are those that the package sentencepiece gives, without it."""
 
-import hashlib
 import json
 import random
 from functools import lru_cache
@@ -18,9 +17,6 @@ from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_
 from numerate.text.tokenizers.tokenizer_files import TokenizerFile
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
-
-TINY = Path(__file__).parent / "tiny"
-LLAMA = "9e556afd44213b6bd1be2b850ebbbd98f5481437a8021afaf58ee7fb1818d347"
 
 
 def number(value: int) -> bytes:
@@ -99,16 +95,6 @@ def test_ids_are_those_of_the_package_sentencepiece(mistral: PretrainedTokenizer
     assert ids.tolist() == [i for one in expected for i in one]
 
 
-def test_llama_ids_are_the_published_ones_where_the_user_has_its_tokenizer(shared: Path) -> None:
-    case = llama_case(shared)
-    found = [path for path in shared.glob("data/tokenizers/**/tokenizer.model*") if digest(path) == LLAMA]
-    if not found:
-        pytest.skip("Llama's tokenizer.model is under its own licence; where it is, its ids are compared")
-    known = load_tokenizer(str(found[0]))
-    for text, expected in zip(case["inputs"]["texts"], case["expected"]["ids"], strict=True):
-        assert [known.document_start_id, *known.encode([text])[0].tolist()] == expected
-
-
 def test_the_published_texts_come_back_from_the_open_tokenizer(shared: Path, mistral: PretrainedTokenizer) -> None:
     case = llama_case(shared)
     assert (mistral.size, mistral.document_start_id) == (case["config"]["vocab"], case["config"]["bos"])
@@ -122,10 +108,6 @@ def llama_case(shared: Path) -> dict[str, Any]:
     cases = json.loads((shared / "cases/dual_attention.json").read_text(encoding="utf-8"))["cases"]
     found: dict[str, Any] = next(case for case in cases if case["name"] == "llama_sentencepiece_ids")
     return found
-
-
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize(

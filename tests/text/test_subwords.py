@@ -359,17 +359,6 @@ def test_rows_are_the_question_the_answer_and_its_end() -> None:
     assert Continuation().build_batch(rows, np.arange(3)).target_number_values is not None
 
 
-def test_questions_of_several_sources_are_in_their_order() -> None:
-    other = InMemorySource((Example("other 1", "7"),))
-    both = Questions.concatenate(
-        [Questions.from_source(SOURCE, np.array([0])), Questions.from_source(other, np.array([0]))]
-    ).take(np.array([1, 0]))
-    tokenizer = Subwords(tokenizer=TINY)
-    vocabulary = tokenizer.build_vocabulary([])
-    rows = tokenizer.encode_examples(both, vocabulary)
-    assert [tokenizer.decode(ids, vocabulary) for ids in rows.ids] == ["other 17", "What is 12?12"]
-
-
 def test_tasks_with_numbers_are_written_as_people_do() -> None:
     tokenizer = Subwords(tokenizer=TINY, number_format=Groups(2))
     task = Arithmetic("-")
@@ -476,9 +465,7 @@ def test_a_name_of_the_hub_is_looked_for_in_the_users_data_first(
     shutil.copytree(TINY, place)
     for name in ("nobody/has-this-tokenizer", "has-this-tokenizer"):
         assert Subwords(tokenizer=name).fingerprint() == Subwords(tokenizer=TINY).fingerprint()
-    with pytest.raises(
-        UserError, match="could not be downloaded from the Hugging Face hub"
-    ):  # the hub alone knows revisions
+    with pytest.raises(UserError, match="could not be downloaded"):  # the hub alone knows revisions
         Subwords(tokenizer="nobody/has-this-tokenizer", revision="1f2e").build_vocabulary([])
     shutil.copytree(TINY, tmp_path / "tokenizers" / "nobody" / "has-this-tokenizer")
     (place / "tokenizer.json").write_text("")
@@ -519,26 +506,16 @@ def test_a_tokenizer_is_known_by_its_content(tmp_path: Path) -> None:
 # Real ones -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "numbers"),
-    [
-        ("t5-small", PerDigit()),
-        ("t5-small", RegressionTransformer()),
-        ("t5-small", XVal()),
-        ("gpt2", Groups(2, "right")),
-    ],
-    ids=repr,
-)
+REAL = [("t5-small", PerDigit()), ("t5-small", RegressionTransformer()), ("gpt2", Groups(2, "right"))]
+
+
+@pytest.mark.parametrize(("name", "numbers"), REAL, ids=repr)
 def test_real_tokenizers_write_and_read_real_questions(shared: Path, name: str, numbers: TextNumberFormat) -> None:
-    folder = shared / "data" / "tokenizers" / name
     file = shared / "data" / "mathematics_dataset" / "interpolate" / "arithmetic__mixed.txt"
-    tokenizer = Subwords(tokenizer=str(folder), number_format=numbers)
-    lines = file.read_text().splitlines()[:60]
-    for line in lines:
+    tokenizer = Subwords(tokenizer=str(shared / "data" / "tokenizers" / name), number_format=numbers)
+    for line in file.read_text().splitlines()[:60]:
         found = back(tokenizer, line)
-        assert found == line or numbers in PARSED
-        if numbers in PARSED:
-            assert found == back(tokenizer, found)
+        assert found == line or (numbers in PARSED and found == back(tokenizer, found))
 
 
 def test_t5s_special_tokens_have_our_ids(shared: Path) -> None:

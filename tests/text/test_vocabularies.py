@@ -87,8 +87,6 @@ def test_rare_characters_are_bytes_where_there_is_no_room(tmp_path: Path) -> Non
 def test_impossible_sizes_are_refused() -> None:
     with pytest.raises(UserError, match=r"size: must be at least 275 .*, not 200"):
         train_vocabulary(texts, 200)
-    with pytest.raises(
-        UserError, match=r"size: the texts are too short for 5,000 ids; they give \d+, of which 259 are the bytes"
-    ):
+    with pytest.raises(UserError, match=r"size: the texts are too short for 5,000 ids; they give \d+"):
         train_vocabulary(lambda: ["ab ab"], 5000)
     assert len(json.loads(train_vocabulary(lambda: ["ab ab"], 5000, allow_fewer=True))["model"]["vocab"]) < 280
