@@ -14,17 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from numerate import catalogue
-from numerate.config import (
-    Span,
-    Spec,
-    from_tree,
-    identity,
-    load_yaml,
-    parse_yaml,
-    setting,
-    to_tree,
-    yaml_text,
-)
+from numerate.config import Span, Spec, from_tree, identity, load_yaml, parse_yaml, setting, to_tree, yaml_text
 from numerate.errors import UserError
 
 

@@ -192,10 +192,7 @@ def test_a_value_is_read_by_the_type_of_its_setting(path: str, text: str, value:
             "task.digits: must be an integer or a span such as 1:5, not 'few'; for example task.digits=4",
         ),
         ("task.digits=5:1", "task.digits: a span must go from low to high, both included: 1:5, not 5:1"),
-        (
-            "task.lengths=cycles",
-            "task.lengths: must be cycle or left-to-right, not 'cycles'. Did you mean 'cycle'?",
-        ),
+        ("task.lengths=cycles", "task.lengths: must be cycle or left-to-right, not 'cycles'. Did you mean 'cycle'?"),
         (
             "model.widht=3",
             "model.widht: Net has no setting 'widht'; it has: width, mixer, positions, memory. Did you mean 'width'?",

@@ -60,10 +60,7 @@ ALLOWED = {
     ("text/models/pretrained_weights.py", "auto_class.from_pretrained"): "trust_remote_code=False",
     ("text/models/pretrained_weights.py", "package.AutoConfig.from_pretrained"): "trust_remote_code=False",
     ("text/tokenizers/prompt_formats.py", "AutoTokenizer.from_pretrained"): "trust_remote_code=False",
-    (
-        "text/models/pretrained_weights.py",
-        "package.GenerationConfig.from_pretrained",
-    ): "its class reads JSON",
+    ("text/models/pretrained_weights.py", "package.GenerationConfig.from_pretrained"): "its class reads JSON",
     ("plain_yaml.py", "yaml.load"): "by a loader of plain data",
     ("tasks/corpus_files.py", "np.load"): "allow_pickle=False",
     ("runs/engines/slurm_submission.py", "subprocess.run"): "squeue, for the jobs of a submission",

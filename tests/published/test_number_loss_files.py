@@ -24,11 +24,7 @@ MATHEMATICS = Mathematics(
 
 
 WRITTEN: list[tuple[Any, str, list[str]]] = [
-    (
-        MATHEMATICS,
-        "mathematics_dataset-v1.0",
-        ["test_extrapolate.txt", "test_interpolate.txt", "train.txt", "val.txt"],
-    ),
+    (MATHEMATICS, "mathematics_dataset-v1.0", ["test_extrapolate.txt", "test_interpolate.txt", "train.txt", "val.txt"]),
     (
         GSM8K(data_dir=str(TEXTS)),
         "grade_school_math/data/preprocessed",

@@ -11,17 +11,10 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from numerate.errors import UserError
-from numerate.reports.colour import (
-    SERIES,
-    SERIES_DARK,
-    Style,
-    assign_styles,
-    luminance,
-    parse_hex_color,
-)
+from numerate.reports.colour import SERIES, SERIES_DARK, Style, assign_styles, luminance, parse_hex_color
 from numerate.reports.figure import Chart, ChartLine, Figure
 from numerate.reports.groups import group_runs, group_styles
-from numerate.reports.html_writer import style, to_html
+from numerate.reports.html_writer import to_html
 from numerate.reports.matplotlib_writer import SIZES, draw_figure, save_figure
 from numerate.reports.overview import length_chart
 from numerate.reports.plots import FIGURES
@@ -30,21 +23,9 @@ from run_records import cell_record, write_run
 
 VISION = {
     "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
-    "protanopia": (
-        (0.152286, 1.052583, -0.204868),
-        (0.114503, 0.786281, 0.099216),
-        (-0.003882, -0.048116, 1.051998),
-    ),
-    "deuteranopia": (
-        (0.367322, 0.860646, -0.227968),
-        (0.280085, 0.672501, 0.047413),
-        (-0.011820, 0.042940, 0.968881),
-    ),
-    "tritanopia": (
-        (1.255528, -0.076749, -0.178779),
-        (-0.078411, 0.930809, 0.147602),
-        (0.004733, 0.691367, 0.303900),
-    ),
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
 }
 """Machado, Oliveira and Fernandes (2009), table 1, severity 1, https://doi.org/10.1109/TVCG.2009.113."""
 
@@ -86,31 +67,6 @@ def contrast(one: str, other: str) -> float:
     """The contrast of two colors, WCAG 2.2."""
     dim, bright = sorted(luminance(parse_hex_color(color)) for color in (one, other))
     return (bright + 0.05) / (dim + 0.05)
-
-
-def test_a_page_has_a_colour_for_every_series_and_for_dark_pages_too() -> None:
-    sheet = style()
-    for i, (light, dark) in enumerate(zip(SERIES, SERIES_DARK, strict=True)):
-        assert sheet.index(f".c{i}{{--c:{light}}}") < sheet.index(f".c{i}{{--c:{dark}}}")
-
-
-@pytest.mark.parametrize("trained", [(1, 5), (1, 18)])
-def test_the_name_of_the_region_stands_above_the_data(trained: tuple[int, int]) -> None:
-    lengths = list(range(1, 19 if trained[1] > 5 else 201))
-    line = ChartLine("a", lengths, [1.0] * len(lengths), has_markers=True)
-    chart = Chart("", [line], "n", "%", is_percent=True, has_integer_ticks=True,
-                  trained_range=trained, trained_range_label="in distribution")  # fmt: skip
-    drawing = to_html([Figure([chart])])
-    text = re.search(r'class="limit-text" y="(\d+)"[^>]*>([^<]*)<', drawing)
-    assert text is not None
-    top = min(float(y) for y in re.findall(r'<line class="grid"[^>]* y1="([\d.]+)"', drawing))
-    assert float(text[1]) < top
-    assert text[2] == ("in distribution" if trained[1] > 5 else "← in distribution")
-    figure = draw_figure(Figure([chart]))
-    figure.canvas.draw()
-    (axes,) = figure.axes
-    (label,) = [one for one in axes.texts if "in distribution" in one.get_text()]
-    assert label.get_window_extent().y0 > axes.get_window_extent().y1
 
 
 def addition_chart(folder: Path, lengths: Iterable[int], operator: str = "+") -> Chart:

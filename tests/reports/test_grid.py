@@ -79,13 +79,6 @@ def test_only_all_and_nothing_read_100_and_0(share):
     assert (format_percent(share) == "0") == (format_integer_percent(share) == "0") == (share == 0)
 
 
-@pytest.mark.parametrize(
-    ("share", "text"), [(0.905, "90.5"), (0.9, "90"), (0.9996, "99.96"), (0.0004, "0.04"), (1.0, "100"), (0.5, "50")]
-)
-def test_percentages_are_as_short_as_is_honest(share, text):
-    assert format_percent(share) == text
-
-
 def test_cells_and_spans_in_words():
     assert cell_label({"first_digits": 8, "second_digits": 9}, "+") == "8+9 digits"
     assert cell_label({"digits": 6}) == "6 digits"

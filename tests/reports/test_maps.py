@@ -118,12 +118,10 @@ def test_turns_of_a_loop_have_maps_of_their_own_also_of_more_than_were_trained(t
     assert (len(more.layers), dict(more.settings)) == (3, {"model.backbone.num_loops": 3})
 
 
-@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama", "masked"])
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "masked"])
 def test_held_models_say_the_weights_that_they_use(tmp_path: Path, kind: str) -> None:
     """Their values, weighted by the maps, give what their attention says."""
     pytest.importorskip("transformers", reason="the extra huggingface is not installed")
-    llama = '{"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, '
-    llama += '"num_key_value_heads": 2, "intermediate_size": 32}'
     gpt2 = '{"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2}'
     specs: dict[str, dict[str, Any]] = {
         "t5": {
@@ -131,7 +129,6 @@ def test_held_models_say_the_weights_that_they_use(tmp_path: Path, kind: str) ->
             "layout": Seq2Seq(),
         },
         "gpt2": {"model": PretrainedDecoder(config=gpt2)},
-        "llama": {"model": PretrainedDecoder(config=llama)},
         "masked": {
             "model": Numformer(
                 hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, number_embedding=None, number_head=None

@@ -18,7 +18,6 @@ from numerate.models.decoder import Decoder
 from numerate.reports.compare import write_comparison
 from numerate.reports.grid import cell_label
 from numerate.reports.groups import SAME_CHECKPOINT, group_runs, have_unordered_cells
-from numerate.reports.matplotlib_writer import wrap_name
 from numerate.reports.metric_tables import metric_table
 from numerate.reports.metrics import MetricKey
 from numerate.reports.page import run_page
@@ -160,13 +159,6 @@ def test_final_and_best_are_both_shown_and_once_where_they_are_the_same(tmp_path
     assert "exact match, %, best" in page
     assert "exact match, %, final" in page
     assert "exact match, %, best" not in run_page(same[0].runs[0])
-
-
-def test_long_names_are_broken_and_lose_nothing() -> None:
-    for name in (*NAMES, "numbers__round_number_composed", "a test of many words"):
-        lines = wrap_name(name)
-        assert "".join(lines) == name.replace(" ", "") or " ".join(lines) == name
-        assert all(len(line) <= 22 for line in lines)
 
 
 def test_losses_are_tested_by_numbers_without_asking(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The table of a study: who converged, how many of those go how far, and what is not held against whom."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,9 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.evaluation.statistics import wilson_interval
-from numerate.reports.colour import SERIES
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.figure import Figure, heat_maps
+from numerate.reports.figure import heat_maps
 from numerate.reports.groups import group_runs
-from numerate.reports.html_writer import to_html
-from numerate.reports.limits import groups_to_draw
-from numerate.reports.matplotlib_writer import draw_figure
-from numerate.reports.overview import length_chart
 from numerate.reports.page import write_run_report
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_run
@@ -83,11 +77,6 @@ def test_what_did_not_converge_is_listed_and_no_failure(study: list[Path]) -> No
     assert rows["looped"][2:4] == ["2/3 [21, 94]\nseed 0: 70 %", "2/2 [34, 100]\n100 %"]
     failed = "seed 0: 40 %, seed 1: 40 % and seed 2: 40 %"
     assert rows["nope"][2:5] == [f"0/3 [0, 56]\n{failed}", "did not converge", ""]
-
-
-def test_a_table_of_lengths_has_no_more_columns_than_a_page_has_room_for(make: Callable[..., Path]) -> None:
-    found = group_runs([read_run(make("abacus", lambda n: 1.0, longest=30))])
-    assert table_lengths(found) == [6, 7, 9, 12, 18, 24, 30]
 
 
 def test_a_table_of_lengths_has_powers_of_ten_times_the_trained_length(tmp_path: Path) -> None:
@@ -182,20 +171,6 @@ def test_what_cannot_be_drawn_is_refused(study: list[Path], make: Callable[..., 
         write_plot("curves", [blank], tmp_path / "a.png")
     with pytest.raises(UserError, match="needs runs with metrics"):
         write_plot("training", [blank], tmp_path / "a.png")
-
-
-def test_no_colour_has_two_meanings_however_many_groups_there_are(make: Callable[..., Path], tmp_path: Path) -> None:
-
-    runs = [make(f"kind{i}", lambda n: 1.0) for i in range(12)]
-    groups = group_runs([read_run(run) for run in runs])
-    figure = draw_figure(FIGURES["curves"](groups))
-    lines = [line for line in figure.axes[0].get_lines() if str(line.get_label()).startswith("kind")]
-    assert len(lines) == len({line.get_color() for line in lines}) == len(SERIES)
-    assert "These are 8 of 12 groups" in FIGURES["curves"](groups).notes
-    classes = re.findall(
-        r'<li class="(c\d)">.*?kind\d+</li>', to_html([Figure([length_chart(groups_to_draw(groups))])])
-    )
-    assert len(set(classes)) == len(classes) == len(SERIES)
 
 
 def test_a_run_that_is_named_twice_is_one_seed(make: Callable[..., Path], tmp_path: Path) -> None:

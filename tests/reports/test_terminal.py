@@ -6,20 +6,14 @@ from itertools import pairwise
 
 import pytest
 
-from numerate.reports.colour import (
-    COLORMAP_DARK,
-    COLORMAP_LIGHT,
-    colormap,
-    luminance,
-    text_color,
-)
+from numerate.reports.colour import COLORMAP_DARK, COLORMAP_LIGHT, colormap, luminance, text_color
 from numerate.reports.compare import comparison_text
 from numerate.reports.figure import Chart, ChartLine, heat_maps
 from numerate.reports.grid import aggregate_seeds
 from numerate.reports.groups import group_runs
 from numerate.reports.records import Cell, read_run
 from numerate.reports.table import TextTable, text_table, text_width
-from numerate.reports.terminal_writer import TerminalStyle, chart_text, heat_map_text, legend_text
+from numerate.reports.terminal_writer import TerminalStyle, chart_text, heat_map_text
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 COLOURS = TerminalStyle("truecolor", width=120)
@@ -68,12 +62,6 @@ def test_colours_change_nothing_but_colours():
     assert "\x1b[" not in plain
 
 
-def test_every_cell_has_the_colour_of_its_share():
-    coloured = heat_map_text(grid(high=1, right=lambda a, b: 40), COLOURS)
-    red, green, blue = colormap(0.4, COLORMAP_DARK)
-    assert f"48;2;{red};{green};{blue}" in coloured
-
-
 @pytest.mark.parametrize(
     ("style", "high", "titled", "row"),
     [
@@ -90,14 +78,6 @@ def test_a_map_is_no_wider_than_the_terminal(style, high, titled, row):
     assert (titled in lines[0]) if titled else ("rows and columns" not in shown)
     first = next(line for line in lines[1 + bool(titled) :] if re.match(r" *1[┃ ]", line))
     assert [int(number) for number in re.findall(r"\d+", first)[1:]] == row
-
-
-@pytest.mark.parametrize("colours", [None, "truecolor"])
-@pytest.mark.parametrize("trained", [0, 2])
-def test_a_legend_explains_the_border_only_where_a_map_has_one(trained, colours):
-    found, look = grid(trained=trained), TerminalStyle(colours)
-    assert ("┏" in heat_map_text(found, look)) == bool(trained)
-    assert ("in distribution" in legend_text(look, [found])) == bool(trained)
 
 
 @pytest.mark.parametrize(

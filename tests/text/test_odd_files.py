@@ -62,13 +62,10 @@ SOUND = {
 
 ODD: list[tuple[str, str, str | bytes, str]] = [
     ("jsonl", "NaN", '{"question": "q", "answer": NaN}', "NaN is not a JSON number; write it as a string"),
-    ("jsonl", "Infinity", '{"question": "q", "answer": -Infinity}', "-Infinity is not a JSON number"),
     ("jsonl", "a key twice", '{"question": "q", "answer": 1, "answer": 2}', "'answer' comes twice in an object"),
-    ("jsonl", "a key twice inside", '{"question": "q", "answer": 1, "more": {"a": 1, "a": 2}}', "'a' comes twice"),
     ("jsonl", "no question", line(question="", answer="1"), "has an empty question"),
     ("jsonl", "no answer", line(question="q", answer=""), "has an empty answer"),
     ("jsonl", "NUL", line(question="q\0", answer="1"), "contains a NUL character"),
-    ("jsonl", "NUL in the file", '{"question": "q\0", "answer": "1"}', "is not valid JSON"),
     ("jsonl", "true", line(question="q", answer=True), "'answer' must be a string or a number, not bool"),
     ("jsonl", "an object", line(question="q", answer={"a": 1}), "'answer' must be a string or a number, not dict"),
     ("jsonl", "no key", line(question="q"), "has no 'answer'; it has: 'question'"),
@@ -85,11 +82,8 @@ ODD: list[tuple[str, str, str | bytes, str]] = [
     ("tabs", "no question", "\t1", "has no question in column 1"),
     ("tabs", "no answer", "q\t", "has an empty answer"),
     ("two lines", "no answer", "q\n", "has no answer; each record must be two lines"),
-    ("two lines", "no UTF-8", b"\xff\n1", "is not valid UTF-8"),
     ("jokes", "no score", "ten\tWhy?", "must begin with an integer score and a tab, not 'ten'"),
     ("jokes", "no joke", "3\t", "has no question in column 2"),
-    ("gsm8k", "no answer", line(question="How many?", answer=""), "has an empty answer"),
-    ("gsm_hard", "NaN", '{"input": "How many?", "target": NaN}', "NaN is not"),
     ("gsm_hard", "beyond floats", '{"input": "How many?", "target": 1e999}', "must be a finite number, not '1e999'"),
     ("gsm_hard", "no number", line(input="How many?", target="7"), "'target' must be a finite number, not '7'"),
     ("gsm_plus", "no answer", line(question="How many?", answer="1", solution=""), "has an empty answer"),
@@ -107,7 +101,6 @@ ODD: list[tuple[str, str, str | bytes, str]] = [
         passage("Rain.", {"question": "What?", "answers": 7}),
         "'passage.questions[0].answers' must be a list, not a number",
     ),
-    ("multirc", "NUL", passage("Rain\0", {"question": "What?"}), "contains a NUL character"),
 ]
 
 
@@ -143,8 +136,6 @@ ODD_LISTS: list[tuple[str, bytes, str]] = [
         "problem 2 must be a JSON object with 'Body' and 'Question' and 'Answer', not a number",
     ),
     ("no number", json.dumps([SVAMP | {"Answer": "2"}]).encode(), "'Answer' must be a finite number, not '2'"),
-    ("no UTF-8", json.dumps([SVAMP]).encode().replace(b"Rain", b"Ra\xffn"), "is not valid UTF-8"),
-    ("NUL", json.dumps([SVAMP | {"Body": "\0"}]).encode(), "contains a NUL character"),
     ("a long question", json.dumps([SVAMP | {"Body": LONG}]).encode(), "characters; a question with its answer"),
 ]
 

@@ -184,21 +184,6 @@ def _group_of_thousands(text: str, written: str) -> bool:
     return re.search(r"0\d*,\d{3}", text) is not None and re.search(r"\d,\d{3}", written) is not None
 
 
-@pytest.mark.parametrize(
-    ("numbers", "text", "expected"),
-    [
-        (RegressionTransformer(), "x = -12.50 and 007", "x = -12.5 and 7"),
-        (RegressionTransformer(), "1,000 1e5 .5", "1000 100000 0.5"),
-        (XVal(), "x = -12.50 and 007", "x = -12.5 and 7"),
-        (IEEEBits("float32"), "x = -12.50 and 007", "x = -12.5 and 7"),
-        (FoNE(), "x = -12.50 and 123456", "x = -12.5 and 123456"),
-        (PerDigit(), "1,000 3.14.15 a12b -5 5-3 1e5", "1,000 3.14.15 a12b -5 5-3 1e5"),
-    ],
-)
-def test_texts_come_back_as_documented(folder: str, numbers: TextNumberFormat, text: str, expected: str) -> None:
-    assert back(Subwords(tokenizer=folder, number_format=numbers), text) == expected
-
-
 def test_what_no_text_gives_is_decoded_too() -> None:
     tokenizer = Subwords(tokenizer=TINY, number_format=RegressionTransformer())
     vocabulary = tokenizer.build_vocabulary([])
