@@ -67,12 +67,6 @@ class ProgressBar:
                 bar_format="{desc}{percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}{postfix}] {bar}",
             )
 
-    def set_total(self, total: int) -> None:
-        """Sets another total."""
-        self.total = total
-        if self._bar is not None:
-            self._bar.total = total
-
     def step(self, num_done: int, **values: float | str) -> None:
         """Updates the progress to `num_done` steps; `values` are shown next to it, such as `loss=0.0123`."""
         self.update(num_done, format_values(**values))

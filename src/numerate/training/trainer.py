@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from numerate.training.objective import ObjectiveModule
 from numerate.training.own_parts import naming_own_parts
 from numerate.training.parallel import make_parallel_strategy
 from numerate.training.precision import autocast, resolve_precision, tf32_matmul
-from numerate.training.prefetch import Prefetcher
 from numerate.training.preflight import (
     TrainingParts,
     check_same_tokenizer,
@@ -42,14 +41,6 @@ from numerate.training.validation import Validator
 EventCallback = Callable[[str, Mapping[str, Any]], None]
 """Called with `("step", {"step": 7, ...})`, `("log", record)`, `("evaluation", record)`, `("timing", record)`,
 `("checkpoint", {...})`, `("warning", {"text": ...})`."""
-
-
-class BatchKey(NamedTuple):
-    """What the batches of a step are a function of: steps and examples before it, and its number of examples."""
-
-    step: int
-    examples: int
-    num_examples: int
 
 
 @dataclass(frozen=True)
@@ -121,9 +112,6 @@ class Trainer:
         self.state = TrainingState()
         self._sums = MetricSums(recipe.optimizer.learning_rate, world)
         self.timings = Timings(world, self.training)
-        self.makes_batches_ahead = world.device.type != "cpu"
-        """Whether a background thread makes the batches of the next step. On the CPU it would compete with the step."""
-        self.prefetcher: Prefetcher[Any, Any] = Prefetcher(self._make_micro_batches, self._next_batch_key)
         self._learning_rate = 0.0  # of the last step
         self._start_time = self._last_save_time = 0.0
         self._previous_seconds = 0.0  # training time of earlier sessions, from the checkpoint
@@ -200,8 +188,7 @@ class Trainer:
         """Trains until the budget is used up, the target accuracy or the time limit is reached, or `stop` is
         requested: `stop_reason` says which."""
         stop = stop or Stop()
-        prefetching = self.prefetcher.running(enabled=self.makes_batches_ahead)
-        with tf32_matmul(self.world.device, tf32=self.training.tf32), prefetching:
+        with tf32_matmul(self.world.device, tf32=self.training.tf32):
             self.start_training(stop)
             while self._should_continue():
                 self.training_step(self.total_steps)
@@ -281,22 +268,15 @@ class Trainer:
             self._sums.add(name, value)
         self.on_event("step", {"step": state.step, "steps": self.total_steps, "tokens": batch.tokens})
 
-    def _batch_key(self, state: TrainingState) -> BatchKey:
-        """The key of the batches of the step after `state`."""
-        multiple = self.budget.batch_size_multiple(self.budget.fraction_used(state))
-        return BatchKey(state.step, state.examples, self.training.base_batch_size * multiple)
-
-    def _next_batch_key(self, key: BatchKey) -> BatchKey | None:
-        """The key of the step after that of `key`; None if the budget ends there (in tokens or FLOPs it may)."""
-        state = replace(self.state, step=key.step + 1, examples=key.examples + key.num_examples)
-        return None if self.budget.is_spent(state) else self._batch_key(state)
-
-    def _make_micro_batches(self, key: BatchKey) -> tuple[list[Batch], Counter[str]]:
-        """The micro-batches of this process, on the CPU, with position ids, and their sizes."""
-        world, step_context = self.world, StepContext(self.recipe.seed, key.step)
+    def next_batch(self) -> _GlobalBatch:
+        """The next global batch: a function of the steps and examples before it. Its micro-batches are on the CPU, with
+        position ids."""
+        world, state, rows = self.world, self.state, self.training.base_batch_size
+        num_examples = rows * self.budget.batch_size_multiple(self.budget.fraction_used(state))
+        step_context = StepContext(self.recipe.seed, state.step)
         micro_batches: list[Batch] = []
         sizes: Counter[str] = Counter(real_tokens=0, total_tokens=0, flops=0)
-        for start in range(key.examples, key.examples + key.num_examples, self.training.base_batch_size):
+        for start in range(state.examples, state.examples + num_examples, rows):
             for number in range(self.num_micro_batches):
                 batch = self.stream.batch(start, world.rank, world.size, number, self.num_micro_batches)
                 batch = replace(batch, tokens=self.model.assign_positions(batch.tokens, step_context))
@@ -306,18 +286,11 @@ class Trainer:
                 # The terms of a loss, such as cross_entropy and number, are means, each with its own denominator.
                 sizes.update({f"term {term}": count for term, count in self.objective.counts(batch).items()})
                 micro_batches.append(batch.pin_memory() if copies_from_pinned_memory(world.device) else batch)
-        return micro_batches, sizes
-
-    def next_batch(self) -> _GlobalBatch:
-        """The next global batch."""
-        key = self._batch_key(self.state)
-        micro_batches, sizes = self.prefetcher.get(key)
-        total = self.world.sum_counts(sizes)
+        total = world.sum_counts(sizes)
         terms = {name.removeprefix("term "): count for name, count in total.items() if name.startswith("term ")}
         divisors = {term: max(1, count) for term, count in terms.items()}
-        step_context = StepContext(self.recipe.seed, key.step)
         counts = (total[name] for name in ("real_tokens", "total_tokens", "flops"))
-        return _GlobalBatch(micro_batches, step_context, divisors, key.num_examples, *counts)
+        return _GlobalBatch(micro_batches, step_context, divisors, num_examples, *counts)
 
     def compute_gradients(self, batches: _GlobalBatch) -> None:
         """Forward and backward passes of the micro-batches."""
@@ -373,7 +346,6 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluates this step and generates its samples; if interrupted, `state.pending` says what is left to do."""
         state = self.state
-        self.prefetcher.wait()  # the task may not be thread-safe
         with contextlib.suppress(Stopped):
             if state.pending != "samples":
                 state.pending = "evaluation"
@@ -416,7 +388,6 @@ class Trainer:
 
     def save(self) -> None:
         """Writes a checkpoint. Every process must call it; the main process writes."""
-        self.prefetcher.wait()
         self._flush_metrics()
         if self.folder is not None:
             with self.timings.pause():
