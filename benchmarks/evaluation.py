@@ -9,9 +9,8 @@ as it would for a trained model: what is measured does not depend on what is sai
 
 - `one pass`: `mark`, which every evaluation of the package goes through.
 - `cached`: `greedy`, token by token with keys and values kept.
-- `uncached`: `greedy_decode_uncached`, which reads the whole prefix again for every token. `uncached, last place only`
-  is the same with the last layer computed only where the next token is read off: as little as can be done without a
-  cache.
+- `uncached`: the whole prefix is read again for every token, at all places. `uncached, last place only` is the same
+  with the last layer computed only where the next token is read off: as little as can be done without a cache.
 - `x-transformers cached` and `uncached`: `AutoregressiveWrapper.generate` at the same size, with attn_flash.
 
 `ratio` is how many times the time of one pass a contender takes: the median over interleaved repetitions, of processor
@@ -29,7 +28,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -38,7 +36,7 @@ from numerate.batch import Batch, StepContext
 from numerate.config import Span
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
 from numerate.evaluation.exact_match import score_batch
-from numerate.evaluation.generate import greedy_decode, greedy_decode_uncached
+from numerate.evaluation.generate import greedy_decode
 from numerate.mixers.attention import Attention
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder, DecoderModel
@@ -80,24 +78,22 @@ def cached(batch: Batch) -> Score:
     return lambda: greedy_decode(model, prompts, most, end_id=NEVER)
 
 
-def uncached(batch: Batch) -> Score:
+def uncached(batch: Batch, last_place_only: bool = False) -> Score:
     _, model = exam_and_model()
     prompts, most = extract_prompts(batch)
-    return lambda: greedy_decode_uncached(model, prompts, most, end_id=NEVER)
-
-
-def uncached_last_place(batch: Batch) -> Score:
-    _, model = exam_and_model()
-    prompts, most = extract_prompts(batch)
+    rows = torch.arange(len(prompts.ids))
 
     @torch.no_grad()
     def score() -> object:
-        ids, lengths = prompts.ids, prompts.lengths
+        tokens = prompts
         for _ in range(most):
-            tokens = model.assign_positions(replace(prompts, ids=ids, lengths=lengths), StepContext.for_evaluation())
-            chosen = model(tokens, target_positions=(lengths - 1)[:, None]).logits.argmax(-1)
-            ids, lengths = torch.cat([ids, chosen], dim=1), lengths + 1
-        return ids
+            read, last = model.assign_positions(tokens, StepContext.for_evaluation()), tokens.lengths - 1
+            if last_place_only:
+                chosen = model(read, target_positions=last[:, None]).logits[:, 0].argmax(-1)
+            else:
+                chosen = model(read).logits[rows, last].argmax(-1)
+            tokens = tokens.append(chosen)
+        return tokens
 
     return score
 
@@ -127,7 +123,7 @@ CONTENDERS: dict[str, Callable[[Batch], Score]] = {
     "one pass": one_pass,
     "cached": cached,
     "uncached": uncached,
-    "uncached, last place only": uncached_last_place,
+    "uncached, last place only": lambda batch: uncached(batch, last_place_only=True),
     "x-transformers cached": lambda batch: theirs(batch, True),
     "x-transformers uncached": lambda batch: theirs(batch, False),
 }

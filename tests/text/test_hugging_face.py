@@ -10,13 +10,14 @@ from torch.nn.functional import cross_entropy
 
 from numerate.batch import StepContext, Tokens
 from numerate.errors import UserError
-from numerate.evaluation.generate import greedy_decode, greedy_decode_uncached
+from numerate.evaluation.generate import greedy_decode
 from numerate.text.models.number_inputs import FoNEEmbedding, NumberHead, RegressionTransformerEmbedding, XValScaling
 from numerate.text.models.numformer import Numformer
 from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.text.models.pretrained_seq2seq import PretrainedSeq2Seq
 from numerate.text.models.t5 import T5
 from numerate.vocabulary import PAD, Vocabulary
+from oracle import read_again
 
 pytest.importorskip("transformers", reason="the extra huggingface is not installed")
 
@@ -184,11 +185,12 @@ def test_greedy_decoding_reads_its_own_numbers_back(spec: Any, built: Any) -> No
     assert prompt.number_values is not None
     prompt = replace(prompt, number_values=prompt.number_values.double())
     cached = greedy_decode(model, prompt, 6, source=source, end_id=-1)
-    plain = greedy_decode_uncached(model, prompt, 6, source=source, end_id=-1)
-    assert torch.equal(cached.ids, plain.ids)
+    ids, _, numbers = read_again(model, prompt, 6, source, end_id=-1)
+    if model.regression_token_id is None:
+        assert cached.ids.tolist() == ids
     assert (cached.number_values is None) == (spec.number_head is None)
     if spec.number_head is not None and spec.number_head.read_at == "place":
-        torch.testing.assert_close(cached.number_values, plain.number_values, **EXACT)
+        torch.testing.assert_close(cached.number_values, torch.stack(numbers, dim=1), **EXACT)
         assert float(cached.number_values.std()) > 0
 
 

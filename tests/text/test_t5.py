@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from numerate.batch import Tokens
 from numerate.errors import UserError
 from numerate.evaluation.beams import beam_search
-from numerate.evaluation.generate import greedy_decode, greedy_decode_uncached
+from numerate.evaluation.generate import greedy_decode
 from numerate.text.models.hugging_face import enable_gradient_checkpointing
 from numerate.text.models.number_inputs import NumberHead
 from numerate.text.models.t5 import SIZES, T5
@@ -208,7 +208,7 @@ def test_a_model_with_a_regression_head_answers_with_its_number_whatever_it_find
     source = Tokens(torch.tensor([[4, 5, 4], [5, 4, PAD]]), torch.tensor([3, 2]), torch.arange(2))
     begun = Tokens(torch.full((2, 1), PAD), torch.ones(2, dtype=torch.long), torch.arange(2))
     meant = model(begun, source).number_predictions[:, 0]
-    for decode in (greedy_decode, greedy_decode_uncached, beam_search):
+    for decode in (greedy_decode, beam_search):
         generated = decode(model, begun, 4, source=source)
         assert generated.ids[:, :2].tolist() == [[number, EOS]] * 2
         assert generated.lengths.tolist() == [2, 2]

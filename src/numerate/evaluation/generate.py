@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from numerate.batch import Model, Output, StepContext, Tokens
+from numerate.batch import Model, Output, Tokens
 from numerate.errors import OperationalError
 from numerate.vocabulary import EOS, PAD
 
@@ -66,34 +66,6 @@ class CachedDecoder(IncrementalDecoder):
     def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> None:
         decoding_step = self.model.step(ids, number_values, self._state)
         self.output, self._state = decoding_step.output, decoding_step.state
-
-
-class UncachedDecoder(IncrementalDecoder):
-    """Decodes without a cache, rereading the prefix for every token: the reference that `CachedDecoder` is tested
-    against.
-
-    It computes all positions, with neither a cache nor `target_positions`.
-    """
-
-    def __init__(self, model: Model, prompts: Tokens, source: Tokens | None = None, position_offset: int = 0) -> None:
-        self.model, self.tokens, self.source, self.position_offset = model, prompts, source, position_offset
-        self.output = self._forward()
-
-    def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> None:
-        self.tokens = self.tokens.append(ids, number_values)
-        self.output = self._forward()
-
-    def _forward(self) -> Output:
-        tokens = self.model.assign_positions(self.tokens, StepContext.for_evaluation(self.position_offset))
-        output = self.model(tokens, self.source)
-        rows, last_index = torch.arange(len(tokens.ids), device=tokens.ids.device), tokens.lengths - 1
-        values = output.number_predictions
-        row_numbers = None if values is None else values[rows, last_index][:, None]
-        return Output(
-            output.hidden_states[rows, last_index][:, None],
-            output.lm_head,
-            number_head=row_numbers if row_numbers is None else lambda _: row_numbers,
-        )
 
 
 def decode_tokens(
@@ -210,24 +182,3 @@ def last_number(output: Output) -> Float[Tensor, " rows"] | None:
     """The prediction of the number head at the last token of each row; None without a number head."""
     values = output.number_predictions
     return None if values is None else values[:, -1]
-
-
-@torch.no_grad()
-def greedy_decode_uncached(
-    model: Model,
-    prompts: Tokens,
-    max_new_tokens: int,
-    *,
-    source: Tokens | None = None,
-    position_offset: int = 0,
-    end_id: int = EOS,
-) -> GenerationOutput:
-    """The same without a cache: the reference that `greedy_decode` is tested against."""
-    return decode_tokens(
-        model,
-        UncachedDecoder(model, prompts, source, position_offset),
-        greedy_token,
-        len(prompts.ids),
-        max_new_tokens,
-        (end_id,),
-    )
