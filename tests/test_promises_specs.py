@@ -20,6 +20,7 @@ from numerate.config.values import common_part_hint
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.evaluation.generation_settings import Generation
+from numerate.evaluation.sampling import Sampling
 from numerate.models.block import FeedForward
 from numerate.recipes.papers import BIBTEX_BY_LINK, bibtex_of
 from numerate.training.recipe import Recipe, Training
@@ -189,7 +190,7 @@ def next_integer(bound: float, direction: float) -> float:
     return int(bound) + (1 if direction > 0 else -1)
 
 
-@pytest.mark.parametrize("nested", [Evaluation, FeedForward, Recipe, Samples, Training])
+@pytest.mark.parametrize("nested", [Evaluation, FeedForward, Recipe, Samples, Sampling, Training])
 def test_settings_of_a_nested_spec_have_their_bounds_and_can_be_changed_too(nested: Any) -> None:
     test_every_declared_bound_and_choice_holds_exactly(nested)
     if nested is not Recipe:  # whose parts have settings that extend a run

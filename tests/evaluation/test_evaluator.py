@@ -17,7 +17,7 @@ from numerate.evaluation.evaluation_data import (
     cell_questions,
     split_batch,
 )
-from numerate.evaluation.evaluator import Evaluation, evaluate_cell
+from numerate.evaluation.evaluator import evaluate_cell
 from numerate.evaluation.exact_match import score_batch
 from numerate.evaluation.statistics import wilson_interval
 from numerate.models.decoder import Decoder
@@ -176,9 +176,3 @@ def test_labels_are_read_off_one_forward_and_decoding_is_refused(any_task: Any) 
         predictions = model(batch.tokens).logits.argmax(-1)
     right = ((predictions == batch.targets) | (batch.targets == IGNORE_INDEX)).all(1)
     assert record["correct"] == int(right.sum())
-
-
-@pytest.mark.parametrize("field", ["examples_per_cell", "validation_examples"])
-def test_nothing_to_measure_is_refused(field: str) -> None:
-    with pytest.raises(UserError, match=f"^{field}: must be 1 or more.* not 0"):
-        Evaluation(**{field: 0})

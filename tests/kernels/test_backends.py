@@ -32,10 +32,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
     ("backend", "device", "dtype", "installed", "expected"),
     [
         ("auto", "cpu", torch.float32, True, False),
-        ("auto", "cpu", torch.float32, False, False),
         ("torch", "cpu", torch.float32, False, False),
         ("torch", "cuda", torch.float32, True, False),
-        ("torch", "cuda", torch.float32, False, False),
         *(("auto", "cuda", dtype, True, True) for dtype in (torch.float32, torch.bfloat16, torch.float16)),
         ("auto", "cuda", torch.float64, True, False),  # float64 is exact only in torch
     ],

@@ -85,12 +85,6 @@ def test_a_batch_may_share_one_offset() -> None:
     assert len(abacus(offset_per="row").train().position_ids(ids)[:, 0].unique()) > 10
 
 
-def test_the_same_generator_gives_the_same_offsets() -> None:
-    ids = torch.tensor([ROW] * 20)
-    one, other = (abacus().train().position_ids(ids, generator=torch.Generator().manual_seed(5)) for _ in range(2))
-    assert torch.equal(one, other)
-
-
 def test_evaluation_draws_nothing() -> None:
     part = abacus().eval()
     before = torch.random.get_rng_state()

@@ -181,16 +181,6 @@ def test_shifted_adds_one_offset_per_row_that_reaches_both_ends(make_tokens: Any
     assert sorted(set(places[:, 0].tolist())) == list(range(10))
 
 
-def test_digit_index_raises_digits_by_one_offset_and_nothing_else(vocabulary: Any) -> None:
-    one = row_of("321+654=975", vocabulary)
-    calm = numbers(DigitIndex(), one, vocabulary, StepContext.for_evaluation())
-    tokens = Tokens(one.ids.repeat(300, 1), one.lengths.repeat(300), torch.arange(300))
-    places = numbers(DigitIndex(max_offset=6), tokens, vocabulary, StepContext(0, 0))
-    offsets = places[:, :1] - 1
-    assert torch.equal(places, torch.where(calm > 0, calm + offsets, 0))
-    assert sorted(set(offsets.flatten().tolist())) == list(range(7))
-
-
 def test_digit_index_per_batch_raises_all_rows_by_the_same(make_tokens: Any, vocabulary: Any) -> None:
     tokens = make_tokens([12] * 50)
     calm = numbers(DigitIndex(), tokens, vocabulary, StepContext.for_evaluation())
