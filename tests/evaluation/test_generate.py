@@ -29,6 +29,7 @@ def test_ragged_prompts_are_answered_as_each_row_alone_without_a_cache(
     together = greedy_decode(model, prompts, 6, position_offset=position_offset)
     ids, log_probabilities, _ = read_again(model, prompts, 6, position_offset=position_offset)
     assert generated_rows(together) == ids
+    assert not together.log_probability.requires_grad, "no graph is kept"
     assert together.log_probability.tolist() == pytest.approx(log_probabilities, rel=1e-4, abs=1e-6)
     for row in (0, 1, 3):
         alone, (log_probability,), _ = read_again(model, row_of(prompts, row), 6, position_offset=position_offset)
