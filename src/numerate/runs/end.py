@@ -145,8 +145,9 @@ class Ending:
         Raises `LockedError` if another process is at the run, and an error that is not the run's own again.
         """
         failure = error if isinstance(error, Failure) else failure_to_record(error)
+        reason = failure.text.removesuffix("; the same command resumes")
         text, trace = (  # which may contain undecodable names of files
-            part and part.encode(errors="backslashreplace").decode() for part in (failure.text, failure.traceback)
+            part and part.encode(errors="backslashreplace").decode() for part in (reason, failure.traceback)
         )
         return self.write("failed", kind=failure.kind, error=text, traceback=trace)
 

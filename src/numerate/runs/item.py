@@ -48,8 +48,7 @@ class MakeRun:
     def fail(self, item: StudyRun, failure: Failure) -> None:
         """Writes that a run failed whose worker could not: it died, took too long, or had no memory. Raises the errors
         of `Ending.write`."""
-        text = failure.text.removesuffix("; the same command resumes")
-        Ending(RunFolder(Path(self.runs_dir) / item.run), item.key).fail(replace(failure, text=text))
+        Ending(RunFolder(Path(self.runs_dir) / item.run), item.key).fail(failure)
 
     def __call__(self, item: StudyRun) -> list[str]:
         messages: list[str] = []

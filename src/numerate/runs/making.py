@@ -67,14 +67,13 @@ class StudyRunner:
                 estimate_seconds_left=lambda: self._status.seconds_left,
             )
             with self.stop, self.bar:
-                self._update()
                 while (unended := self.unended()) and not self.stop.requested:
+                    self._update()
                     self._make(self.remaining())
                     if len(self.unended()) == len(unended) and not self.stop.requested:
                         busy = pluralize(len(unended), "run")
                         self._print_once(f"waiting for {busy} that other processes are training")
                         time.sleep(_RETRY_SECONDS)
-                    self._update()
                 self._next_update = 0.0
                 self._update()
         if self._disk_full is not None:

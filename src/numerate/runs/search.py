@@ -205,6 +205,14 @@ class TrainTrial:
     def done(self, number: int) -> bool:
         return any(trial.has_ended for trial in self.search.trials()[number : number + 1])
 
+    def fail(self, number: int, failure: Failure) -> None:
+        """Writes that a run of a trial failed whose worker could not, and raises the failure of a worker itself."""
+        run = next((trial.unfinished for trial in self.search.trials()[number:]), None)
+        if failure.kind not in ("died", "out of memory", "timeout") or run is None:
+            raise failure.to_error()
+        with suppress(LockedError):
+            Ending(RunFolder(run.path), run.run.key).fail(failure)
+
     def __call__(self, number: int) -> None:
         with self.search.lock():
             while number >= len(trials := self.search.trials()):
@@ -278,8 +286,8 @@ def _train_trials(search: Search, engine: Engine, stop: Stop, bar: ProgressBar) 
                     left[failure.text] = failure.status
                 elif failure is not None and failure.kind == "busy":
                     is_busy = True
-                elif failure is not None:
-                    _record_failure(search, number, failure)
+                elif failure is not None and not function.done(number):
+                    function.fail(number, failure)
                 trials = search.trials()
                 if function.done(number):
                     bar.print_line(str(trials[number]))
@@ -298,13 +306,3 @@ def _numbers_left(search: Search) -> list[int]:
     trials = search.trials()
     left = [trial.number for trial in trials if trial.unfinished is not None and trial.unfinished.status != "running"]
     return [*left, *range(len(trials), search.num_trials)]
-
-
-def _record_failure(search: Search, number: int, failure: Failure) -> None:
-    """Records the failure of a trial that its worker could not record, and raises that of a worker itself."""
-    run = next((trial.unfinished for trial in search.trials()[number:]), None)
-    if failure.kind not in ("died", "out of memory", "timeout") or run is None:
-        raise failure.to_error()
-    text = failure.text.removesuffix("; the same command resumes")
-    with suppress(LockedError):
-        Ending(RunFolder(run.path), run.run.key).fail(replace(failure, text=text))
