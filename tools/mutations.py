@@ -265,8 +265,8 @@ FAULTS = [
     Fault(
         "the item of a worker that died comes last",
         "runs/engines/local.py",
-        "self.waiting.appendleft(index)",
-        "self.waiting.append(index)",
+        "self.waiting.appendleft(index)  # in the order",
+        "self.waiting.append(index)  # in the order",
         "tests/runs/engines/test_local.py",
     ),
     Fault(
