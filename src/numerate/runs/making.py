@@ -21,6 +21,7 @@ from numerate.training.progress import ProgressBar
 from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stop
 
+_MAX_NAMED = 50  # runs of a study of which each is named when it is done; of more, those that failed
 _RETRY_SECONDS = 0.5  # seconds until runs that other processes are at are looked at again
 _MAX_TIME_FRACTION = 0.05  # of the time at most for looking at the runs
 
@@ -124,7 +125,8 @@ class StudyRunner:
         return read_state(self.folder.runs_dir, state.run)
 
     def _set_state(self, state: RunState) -> None:
-        if state.end is not None and self.states[state.run.run].end is None:
+        is_shown = state.status != "done" or len(self.states) <= _MAX_NAMED
+        if is_shown and state.end is not None and self.states[state.run.run].end is None:
             self.bar.print_line(f"{state.run.display_name}: {state.error or 'done'}")
         self.states[state.run.run] = state
 
