@@ -20,8 +20,7 @@ class _NumerateError(Exception):
     should_print: bool | None = None
     """Whether this process, of several, prints the error; None: rank 0 does."""
 
-    exit_status = 1
-    """That of a command that ends with the error."""
+    exit_status = 1  # of a command that ends with it
 
 
 class UserError(_NumerateError):

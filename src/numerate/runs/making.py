@@ -12,6 +12,7 @@ from typing import Any
 from numerate.errors import OperationalError, UserError, pluralize
 from numerate.runs.end import END_FILE, End, clear_end
 from numerate.runs.engines.engine import Engine, Failure, Outcome
+from numerate.runs.engines.failures import stopped_failure
 from numerate.runs.item import MakeRun
 from numerate.runs.status import RunState, StudyStatus, read_state, read_states
 from numerate.runs.study_folder import StudyFolder, StudyRun
@@ -79,14 +80,10 @@ class StudyRunner:
                 self._update()
         if self._disk_full is not None:
             raise self._disk_full.to_error()
-        return [self._stopped(state) for state in self.states.values()]
-
-    def _stopped(self, state: RunState) -> RunState:
-        """How a run stands when a stop was requested: with the exit status of that, whatever its worker says."""
-        if state.end is not None or not self.stop.requested:
-            return state
-        failure = state.failure or Failure("stopped", "not done; the same command resumes")
-        return replace(state, failure=replace(failure, status=self.stop.status or 130))
+        states = list(self.states.values())
+        if self.stop.requested:  # its exit status is that of the command, whatever workers say
+            return [one if one.end else replace(one, failure=stopped_failure(self.stop)) for one in states]
+        return states
 
     def _make(self, runs: Sequence[StudyRun]) -> None:
         if runs:
@@ -105,7 +102,7 @@ class StudyRunner:
             if (state.path / END_FILE).exists():  # it reached `training.minutes`
                 failure = Failure("stopped", "not done yet; the same command resumes", 0)
         if state.end is None and failure is not None and failure.kind != "busy":
-            state = self._fail(state, failure) if failure.is_final else replace(state, failure=failure)
+            state = replace(state, failure=failure) if failure.is_transient else self._fail(state, failure)
             if failure.kind == "disk full":
                 self._disk_full = failure
                 self.stop.request()

@@ -4,7 +4,6 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 from numerate.errors import OperationalError, UserError, pluralize
 from numerate.evaluation.grid import interleave_by_cost, split_by_cost
@@ -12,7 +11,7 @@ from numerate.runs.engines.engine import Engine, Failure
 from numerate.runs.engines.worker import current_stop, worker_name
 from numerate.runs.plan import CellTask, EvaluationPlan
 from numerate.runs.store import WORKER_PREFIX, EvaluationStore
-from numerate.training.run_folder import RunFolder, folder_name
+from numerate.training.run_folder import folder_name
 from numerate.training.stopping import Stop
 
 SHARDS_PER_WORKER = 6
@@ -83,7 +82,10 @@ class EvaluateShard:
 
     def done(self, shard: GridShard) -> bool:
         """Whether all cells of a shard are recorded."""
-        return not self.plan.missing(shard.tasks, _stored(self.plan))
+        path = self.plan.runs[0].folder.path
+        stats = {file: file.stat() for file in (*path.glob("*.jsonl"), *path.glob("pieces/*/*.jsonl"))}
+        versions = frozenset((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats.items())
+        return not self.plan.missing(shard.tasks, _read(self.plan, versions))
 
     def __call__(self, shard: GridShard) -> int:
         """Evaluates all cells of a shard that are not recorded, and returns their number. Raises `KeyboardInterrupt` if
@@ -103,18 +105,11 @@ class EvaluateShard:
         return len(missing)
 
 
-def _stored(plan: EvaluationPlan) -> EvaluationStore:
-    """What is recorded for a plan; it is read again where a file has changed, and not for each shard."""
-    path = plan.runs[0].folder.path
-    stats = {file: file.stat() for file in sorted([*path.glob("*.jsonl"), *path.glob("pieces/*/*.jsonl")])}
-    files = tuple((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats.items())
-    return _read(path, plan.records_predictions, tuple(plan.steps.items()), files)
-
-
 @lru_cache(maxsize=1)
-def _read(path: Path, predictions: bool, steps: tuple[tuple[str, int], ...], files: object) -> EvaluationStore:
-    store = EvaluationStore(RunFolder(path), steps=dict(steps))
-    store.read(predictions=predictions)
+def _read(plan: EvaluationPlan, versions: object) -> EvaluationStore:
+    """What is recorded for a plan in these versions of its files: read once, and not for each shard."""
+    store = EvaluationStore(plan.runs[0].folder, None, plan.steps)
+    store.read(predictions=plan.records_predictions)
     return store
 
 
@@ -150,10 +145,7 @@ def evaluate_shards(
             raise KeyboardInterrupt
         shard, failure = min(failed, key=lambda one: (one[1].is_transient, not one[1].status, one[0].number))
         if not failure.status:  # a job does it, and nobody waits
-            raise failure.to_error(
-                f"{pluralize(len(failed), 'shard')} of the grid left to jobs: {failure.text}; the same command "
-                "collects their records"
-            )
+            raise failure.to_error(f"{failure.text}; the same command collects its records")
         resume = "; the same command resumes"
         others = f"; {pluralize(len(failed) - 1, 'more shard')} failed" if len(failed) > 1 else ""
         num_recorded = len(shard.tasks) - len(plan.missing(shard.tasks, store))

@@ -47,13 +47,8 @@ class Failure:
 
     @property
     def is_transient(self) -> bool:
-        """Whether the item may succeed if it is started again: it was stopped, or its worker died."""
-        return self.kind in ("died", "stopped", "not started", "busy", "disk full")
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the item has failed for good: its folder says so, and it is not done again unasked."""
-        return not self.is_transient or self.kind == "died"
+        """Whether the item has not failed for good, so that the same command does it again."""
+        return self.kind in ("stopped", "not started", "busy", "disk full")
 
     def to_error(self, text: str | None = None) -> UserError | OperationalError:
         """The exception of a command that ends with this failure, with another text if given."""
@@ -142,11 +137,6 @@ class Engine(Spec, ABC):
 def name_of(function: Function, item: Any) -> str:
     """The name of an item in errors: as its function says, or as it is printed."""
     return str(getattr(function, "name_of", str)(item))
-
-
-def is_done(function: Function, item: Any) -> bool:
-    """Whether the folder of an item shows that it is done, where the function can tell."""
-    return bool(getattr(function, "done", lambda item: False)(item))
 
 
 def pickle_value(value: Any, name: str, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:

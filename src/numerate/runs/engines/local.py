@@ -156,8 +156,8 @@ class _Map:
             one.process.join(1.0)  # it is ending, with a status of its own
             is_alive, reply = False, None
         if reply is None:
-            limit = self.limit if one.is_ready else START_TIMEOUT
-            is_late = index is not None and time.monotonic() - one.start_time >= limit
+            seconds, limit = time.monotonic() - one.start_time, self.limit if one.is_ready else START_TIMEOUT
+            is_late = index is not None and seconds >= limit
             if not is_alive or is_late or time.monotonic() >= one.end_time:
                 self._kill(one)
                 late = "" if one.is_ready else f"did not start within {START_TIMEOUT:g} s"

@@ -20,7 +20,6 @@ from numerate.runs.engines.engine import (
     Function,
     OnTick,
     Outcome,
-    is_done,
     name_of,
     not_started,
     pickle_value,
@@ -95,6 +94,7 @@ class Slurm(Engine):
         root = folder.absolute() / "slurm"
         disk.make_folder(root)
         queue, said, everything = Queue(root), None, range(len(items))
+        is_done = getattr(function, "done", lambda item: False)
         while not stop.requested:
             obstacle = queue.obstacle()
             if obstacle is not None:
@@ -110,10 +110,10 @@ class Slurm(Engine):
             with Lock(root / "lock").hold("submitting", timeout=_LOCK_TIMEOUT):
                 if queue.obstacle() is not None:
                     continue  # another command was faster
-                new = [index for index in everything if not is_done(function, items[index])]
+                new = [index for index in everything if not is_done(items[index])]
                 tasks = self._submit(function, {index: items[index] for index in new}, root, queue) if new else {}
             yield from (Outcome(index) for index in sorted(set(everything) - set(new)))
-            yield from self._follow(tasks, queue, lambda index: is_done(function, items[index]), stop, on_tick)
+            yield from self._follow(tasks, queue, lambda index: is_done(items[index]), stop, on_tick)
             return
         yield from (not_started(index, stop) for index in everything)
 
@@ -166,9 +166,8 @@ class Slurm(Engine):
             if not any(pending.values()) or stop.requested or not self.wait:
                 break
             _sleep(stop, on_tick)
-            was_silent = queue.silence is not None
             queue.update()
-            if queue.silence and not was_silent:
+            if queue.num_silent == 1:
                 _say(f"waits for {queue.silence}")
         if stop.requested and (count := sum(map(len, pending.values()))):
             _say(f"{pluralize(count, 'item')} left to {queue}. The same command waits for them, on any machine.")

@@ -28,7 +28,7 @@ class Queue:
         self.name = f"numerate-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]}"
         self.states: Mapping[str, str] = {}
         self.times_ended: dict[str, int] = {}  # of each job that was queued or running, by the last answers
-        self._num_silent = 0
+        self.num_silent = 0
         self.silence: str | None = None  # what is waited for where the last call had no answer
 
     def update(self) -> None:
@@ -37,13 +37,13 @@ class Queue:
         try:
             answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
         except (OSError, subprocess.SubprocessError) as error:
-            self._num_silent += 1
+            self.num_silent += 1
             self.silence = f"an answer of squeue ({(getattr(error, 'stderr', None) or str(error)).strip()})"
-            if self._num_silent >= MAX_SILENT:
+            if self.num_silent >= MAX_SILENT:
                 raise OperationalError(f"gave up waiting for {self.silence}; the same command tries again") from error
             return
         found = dict(line.strip().split("|", 1) for line in answer.stdout.splitlines() if "|" in line)
-        self.states, self._num_silent, self.silence = defaultdict(lambda: "unknown to squeue", found), 0, None
+        self.states, self.num_silent, self.silence = defaultdict(lambda: "unknown to squeue", found), 0, None
         for job in found.keys() | self.times_ended.keys():
             if self.states[job] not in _ENDED_STATES:
                 self.times_ended[job] = 0

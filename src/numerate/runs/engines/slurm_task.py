@@ -54,8 +54,10 @@ class ArrayTask:
                     if failure is not None and failure.kind in ("stopped", "not started"):
                         is_done = False
                         continue
-                    if failure is not None and failure.is_final:  # the command may be gone
-                        self._fail(self.items[index], failure)
+                    if failure is not None and not failure.is_transient:  # the command may be gone
+                        fail = getattr(worker.load_function(self.job), "fail", lambda *_: None)
+                        with suppress(UserError, OperationalError):  # which a command then meets
+                            fail(pickle.loads(self.items[index]), failure)
                     disk.append_records(self.path, [_line(replace(outcome, index=index))])
             finally:
                 signal.signal(signal.SIGUSR2, requeue)
@@ -63,11 +65,6 @@ class ArrayTask:
             requeue(signal.SIGUSR2, None)
         elif stop.signal == signal.SIGTERM and not is_done and "SLURM_JOB_ID" in os.environ:
             time.sleep(PREEMPTION_WAIT)
-
-    def _fail(self, item: bytes, failure: Failure) -> None:
-        """Writes a failure into the folder of an item, where its function can and nobody else is at it."""
-        with suppress(UserError, OperationalError):  # which the command then meets
-            getattr(worker.load_function(self.job), "fail", lambda *_: None)(pickle.loads(item), failure)
 
     def checkpoint(self) -> Any:
         """What submitit requeues: the same task, since its file shows what is done, and runs resume."""
