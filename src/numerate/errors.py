@@ -108,7 +108,7 @@ def chain_of_causes(error: BaseException) -> Iterator[BaseException]:
     while cause is not None and id(cause) not in visited:
         visited.add(id(cause))
         yield cause
-        cause = cause.__cause__ or cause.__context__
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
 def describe_error(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """A GPU that is out of memory ends a run or an evaluation with what needs less."""
 
-import re
+import contextlib
 import resource
 import sys
 from pathlib import Path
@@ -15,7 +15,8 @@ from numerate.config import identity, override
 from numerate.errors import OperationalError
 from numerate.models.decoder import DecoderModel
 from numerate.runs import out_of_memory
-from numerate.runs.out_of_memory import explained_out_of_memory
+from numerate.runs.engines.failures import failure_from_exception
+from numerate.runs.out_of_memory import available_memory, explained_out_of_memory, limited_memory
 from numerate.runs.train import train
 from numerate.training.trainer import Trainer
 from small_runs import metrics, small
@@ -87,14 +88,56 @@ def test_a_row_that_needs_more_memory_than_there_is_is_an_error_and_not_the_end_
     recipe = small("training.steps=1 model.positions=[ALiBi]")
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
     words, before = ["evaluate", str(run.path), "grid=diagonal:2:602:600"], resource.getrlimit(resource.RLIMIT_DATA)
-    real = out_of_memory._kilobytes
     with monkeypatch.context() as patch:
-        patch.setattr(out_of_memory, "_kilobytes", lambda *at: 20_000 if "MemAvailable" in at else real(*at))
+        patch.setattr(out_of_memory, "MAX_TOKENS_PER_BATCH", 1000)
+        patch.setattr(out_of_memory, "available_memory", lambda: 20_000_000)
         assert main(words) == 1
-    assert re.search("numerate: out of memory: the machine is out of memory", capsys.readouterr().err)
+        said = " ".join(capsys.readouterr().err.split())
+        assert (
+            "first_digits=602, second_digits=602: a row of about 1,810 tokens needs more than the 18.0 MB of memory"
+            in said
+        )
+        assert "that this process may take; shorter ones need less" in said
+        assert [one["cell"]["first_digits"] for one in run.folder.records("cells.jsonl")] == [2], "what fits is kept"
+        patch.setattr(out_of_memory, "MAX_TOKENS_PER_BATCH", 2000)
+        assert main(words) == 0, "rows that are evaluated together need no limit"
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
-    assert [record["cell"]["first_digits"] for record in run.folder.records("cells.jsonl")] == [2], "what fits is kept"
-    assert main(words) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system grants more memory than there is")
+def test_the_limit_ends_with_the_last_of_evaluations_that_overlap() -> None:
+    before, one, other = resource.getrlimit(resource.RLIMIT_DATA), contextlib.ExitStack(), contextlib.ExitStack()
+    for stack in (one, other):
+        stack.enter_context(limited_memory(CPU, 40_000, "cell"))
+    one.close()
+    assert resource.getrlimit(resource.RLIMIT_DATA) != before, "the other goes on"
+    with (
+        pytest.raises(OperationalError, match="cell: a row of about 40,000 tokens needs more than the") as caught,
+        other,
+    ):
+        torch.empty(2**50)
+    failure = failure_from_exception(caught.value)
+    assert (failure.kind, failure.text) == ("operational error", str(caught.value)), "as workers say it"
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_memory_is_that_within_the_limit_of_a_container(version: int, tmp_path: Path) -> None:
+    folder = tmp_path / "sys/fs/cgroup" / ("memory/job" if version == 1 else "job")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (folder / "step").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemAvailable:   9000 kB\nSwapFree:   1000 kB\n")
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/job/step\n0::/\n" if version == 1 else "0::/job/step\n")
+    assert available_memory(tmp_path) == 10_240_000
+    limit, used = (
+        ("memory.limit_in_bytes", "memory.usage_in_bytes") if version == 1 else ("memory.max", "memory.current")
+    )
+    for place, most in ((folder / "step", "max"), (folder, "5000000")):
+        (place / limit).write_text(most + "\n")
+        (place / used).write_text("3000000\n")
+        total = "total_inactive_file 900000\n" if version == 1 else ""
+        (place / "memory.stat").write_text(f"anon 7\ninactive_file 900000\nactive_file 100000\n{total}")
+    assert available_memory(tmp_path) == 3_000_000
 
 
 def test_other_errors_are_left_as_they_are() -> None:

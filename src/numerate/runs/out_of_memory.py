@@ -3,17 +3,27 @@
 import contextlib
 import re
 import resource
+import threading
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import torch
 
 from numerate.errors import OperationalError
+from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH
 from numerate.runs.engines.memory import is_on_gpu, out_of_memory_error
 from numerate.training.disk import format_bytes
 
 MAX_SHARE = 0.9
 """The largest share of the available memory that an evaluation may take."""
+
+CGROUP_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+"""The limit and what is used of it, in versions 2 and 1; cached files, which can be dropped, are used too."""
+
+_LOCK = threading.Lock()
+_limits_before: list[tuple[int, int]] = []
+"""The limit before each evaluation that is limited now."""
 
 
 @contextlib.contextmanager
@@ -31,24 +41,52 @@ def explained_out_of_memory(device: torch.device, advice: str) -> Iterator[None]
 
 
 @contextlib.contextmanager
-def limited_memory(device: torch.device) -> Iterator[None]:
-    """Limits the memory of this process to what the machine has available, for work on the CPU: a row that is too long
-    is then an error of torch. Linux grants more than there is, and ends a process, or stalls the machine, once it is
-    used. Elsewhere there is no limit.
+def limited_memory(device: torch.device, num_tokens: float, what: str) -> Iterator[None]:
+    """Limits the memory of this process to what it can have, where a row on the CPU has more tokens than are otherwise
+    evaluated at a time: one that is too long raises an `OperationalError` with `what`. Linux grants more than there is,
+    and ends a process, or stalls the machine, once it is used. Elsewhere there is no limit.
     """
-    limit, most = before = resource.getrlimit(resource.RLIMIT_DATA)
-    with contextlib.suppress(OSError, ValueError):
-        available, used = (_kilobytes(*at) for at in (("meminfo", "MemAvailable"), ("self/status", "VmData")))
-        new = 1024 * (used + int(MAX_SHARE * available))
-        if device.type == "cpu" and (limit == resource.RLIM_INFINITY or new < limit):
-            resource.setrlimit(resource.RLIMIT_DATA, (new, most))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
+    problem = None
+    with contextlib.ExitStack() as stack:
+        with _LOCK, contextlib.suppress(OSError, ValueError):
+            if device.type == "cpu" and num_tokens > MAX_TOKENS_PER_BATCH:
+                room, before = int(MAX_SHARE * available_memory()), resource.getrlimit(resource.RLIMIT_DATA)
+                new = room + 1024 * _kilobytes(Path("/proc/self/status"), "VmData")
+                new = new if before[0] == resource.RLIM_INFINITY else min(new, before[0])
+                resource.setrlimit(resource.RLIMIT_DATA, (new, before[1]))
+                _limits_before.append(before)
+                stack.callback(_restore_limit)
+                problem = f"needs more than the {format_bytes(room)} of memory that this process may take"
+        try:
+            yield
+        except Exception as error:
+            if problem is None or (cause := out_of_memory_error(error)) is None or is_on_gpu(cause):
+                raise
+            advice = "shorter ones need less, and recorded cells are kept"
+            raise OperationalError(f"{what}: a row of about {num_tokens:,.0f} tokens {problem}; {advice}") from None
 
 
-def _kilobytes(file: str, name: str) -> int:
+def _restore_limit() -> None:
+    with _LOCK:  # evaluations in several threads end in any order
+        resource.setrlimit(resource.RLIMIT_DATA, _limits_before.pop())
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """The memory in bytes that is available on this machine, and within the limits of a container or job (cgroups).
+    Raises `OSError` where Linux does not say it."""
+    available = [sum(1024 * _kilobytes(root / "proc/meminfo", name) for name in ("MemAvailable", "SwapFree"))]
+    for line in (root / "proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        folder = root / "sys/fs/cgroup" / controllers / path[1:]
+        for place, names in product((folder, *folder.parents), CGROUP_FILES):
+            with contextlib.suppress(OSError, ValueError):  # there is none, or no limit: `max`
+                limit, used, stat = ((place / name).read_text() for name in (*names, "memory.stat"))
+                files = dict(re.findall(r"^(?:total_)?((?:in)?active_file) (\d+)$", stat, re.MULTILINE))
+                available.append(int(limit) - int(used) + sum(map(int, files.values())))
+    return max(0, min(available))
+
+
+def _kilobytes(file: Path, name: str) -> int:
     """An entry of a file in /proc. Raises `ValueError` if it is not there."""
-    found = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc", file).read_text(), re.MULTILINE)
+    found = re.search(rf"^{name}:\s+(\d+) kB", file.read_text(), re.MULTILINE)
     return int(found[1] if found else "")

@@ -268,9 +268,11 @@ class EvaluationPlan:
         """What `score` or `predict` of the kind of evaluation finds in a cell."""
         model, at_once = self.model(task), f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time"
         advice = f"{at_once}; a smaller count= needs less, or device=cpu, which resumes this evaluation"
-        device = next(model.parameters()).device
-        with limited_memory(device), explained_out_of_memory(device, advice):
-            return function(model, self.runs[task.run].evaluation_data, self._request(task), *logs)
+        device, data = next(model.parameters()).device, self.runs[task.run].evaluation_data
+        num_tokens = self.kind.row_sizes(data, [task.cell])[task.cell].time if device.type == "cpu" else 0
+        cell_text = ", ".join(f"{name}={value}" for name, value in task.cell)
+        with limited_memory(device, num_tokens, cell_text), explained_out_of_memory(device, advice):
+            return function(model, data, self._request(task), *logs)
 
     def _request(self, task: CellTask) -> CellRequest:
         return CellRequest(dict(task.cell), self.num_questions(task), self.seed, task.position_offset, self.method)

@@ -293,7 +293,8 @@ class Run:
             length = data.batch(longest).target_ids.shape[1] + EXTRA_TEXT_TOKENS
             extra_tokens = max(0, length - batch.target_ids.shape[1])
         model = self.load_model(checkpoint)
-        with limited_memory(next(model.parameters()).device):
+        num_tokens = batch.tokens.ids.shape[1] + (extra_tokens or 0)
+        with limited_memory(next(model.parameters()).device, num_tokens, "question"):
             return sample_answers(model, data, questions, extra_tokens=extra_tokens, are_answers_known=not is_text)[0]
 
     def generate(
