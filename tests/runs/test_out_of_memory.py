@@ -1,8 +1,9 @@
 """A GPU that is out of memory ends a run or an evaluation with what needs less."""
 
-import contextlib
 import resource
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -105,20 +106,25 @@ def test_a_row_that_needs_more_memory_than_there_is_is_an_error_and_not_the_end_
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system grants more memory than there is")
-def test_the_limit_ends_with_the_last_of_evaluations_that_overlap() -> None:
-    before, one, other = resource.getrlimit(resource.RLIMIT_DATA), contextlib.ExitStack(), contextlib.ExitStack()
-    for stack in (one, other):
-        stack.enter_context(limited_memory(CPU, 40_000, "cell"))
-    one.close()
-    assert resource.getrlimit(resource.RLIMIT_DATA) != before, "the other goes on"
-    with (
-        pytest.raises(OperationalError, match="cell: a row of about 40,000 tokens needs more than the") as caught,
-        other,
-    ):
+def test_rows_of_several_threads_are_limited_one_after_the_other_and_the_limit_ends() -> None:
+    before, during = resource.getrlimit(resource.RLIMIT_DATA), []
+
+    def evaluate(number: int) -> None:
+        with limited_memory(CPU, 40_000, "cell"):
+            during.append(number)
+            time.sleep(0.02)
+            during.append(number)
+            assert resource.getrlimit(resource.RLIMIT_DATA) != before
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(evaluate, range(4)))
+    assert during[::2] == during[1::2]
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    message = "cell: a row of about 40,000 tokens needs more"
+    with pytest.raises(OperationalError, match=message) as caught, limited_memory(CPU, 40_000, "cell"):
         torch.empty(2**50)
     failure = failure_from_exception(caught.value)
     assert (failure.kind, failure.text) == ("operational error", str(caught.value)), "as workers say it"
-    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -21,9 +21,7 @@ MAX_SHARE = 0.9
 CGROUP_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 """The limit and what is used of it, in versions 2 and 1; cached files, which can be dropped, are used too."""
 
-_LOCK = threading.Lock()
-_limits_before: list[tuple[int, int]] = []
-"""The limit before each evaluation that is limited now."""
+_LOCK = threading.RLock()
 
 
 @contextlib.contextmanager
@@ -44,31 +42,30 @@ def explained_out_of_memory(device: torch.device, advice: str) -> Iterator[None]
 def limited_memory(device: torch.device, num_tokens: float, what: str) -> Iterator[None]:
     """Limits the memory of this process to what it can have, where a row on the CPU has more tokens than are otherwise
     evaluated at a time: one that is too long raises an `OperationalError` with `what`. Linux grants more than there is,
-    and ends a process, or stalls the machine, once it is used. Elsewhere there is no limit.
+    and ends a process, or stalls the machine, once it is used. Elsewhere there is no limit. Threads take turns.
     """
-    problem = None
-    with contextlib.ExitStack() as stack:
-        with _LOCK, contextlib.suppress(OSError, ValueError):
-            if device.type == "cpu" and num_tokens > MAX_TOKENS_PER_BATCH:
-                room, before = int(MAX_SHARE * available_memory()), resource.getrlimit(resource.RLIMIT_DATA)
-                new = room + 1024 * _kilobytes(Path("/proc/self/status"), "VmData")
-                new = new if before[0] == resource.RLIM_INFINITY else min(new, before[0])
-                resource.setrlimit(resource.RLIMIT_DATA, (new, before[1]))
-                _limits_before.append(before)
-                stack.callback(_restore_limit)
-                problem = f"needs more than the {format_bytes(room)} of memory that this process may take"
+    if device.type != "cpu" or num_tokens <= MAX_TOKENS_PER_BATCH:
+        yield
+        return
+    with _LOCK:
+        limit, most = before = resource.getrlimit(resource.RLIMIT_DATA)
+        room = 0
+        with contextlib.suppress(OSError, ValueError):
+            used = 1024 * _kilobytes(Path("/proc/self/status"), "VmData")
+            new = used + int(MAX_SHARE * available_memory())
+            new = new if limit == resource.RLIM_INFINITY else min(new, limit)
+            resource.setrlimit(resource.RLIMIT_DATA, (new, most))
+            room = new - used
         try:
             yield
         except Exception as error:
-            if problem is None or (cause := out_of_memory_error(error)) is None or is_on_gpu(cause):
+            if not room or (cause := out_of_memory_error(error)) is None or is_on_gpu(cause):
                 raise
+            needs = f"needs more than the {format_bytes(room)} of memory that this process may take"
             advice = "shorter ones need less, and recorded cells are kept"
-            raise OperationalError(f"{what}: a row of about {num_tokens:,.0f} tokens {problem}; {advice}") from None
-
-
-def _restore_limit() -> None:
-    with _LOCK:  # evaluations in several threads end in any order
-        resource.setrlimit(resource.RLIMIT_DATA, _limits_before.pop())
+            raise OperationalError(f"{what}: a row of about {num_tokens:,.0f} tokens {needs}; {advice}") from None
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def available_memory(root: Path = Path("/")) -> int:
