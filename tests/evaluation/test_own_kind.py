@@ -1,5 +1,6 @@
 """A kind of evaluation with records of its own is trained, evaluated, tabulated and reported like the others."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,7 +42,7 @@ class AnswerLength(EvaluationKind):
         }
 
     def predict(self, model: Any, evaluation_data: EvaluationData, request: Any) -> list[dict[str, Any]]:
-        return []
+        return [{"question": "1+1=", "prediction": "2", "correct_answer": None} for _ in range(request.num_questions)]
 
     def merge(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         shared = ("checkpoint", "step", "region", "position_offset")
@@ -101,6 +102,44 @@ def test_its_records_are_kept_read_again_and_left_out_of_reports(tmp_path: Path)
     assert {record["kind"] for record in results} == {"AnswerLength"}
     with pytest.warns(UserWarning, match="records of AnswerLength are left out"):
         run.report()
+
+
+@pytest.mark.parametrize(
+    ("function", "entry", "problem"),
+    [
+        ("score", {"language": None}, "`language` must be `object`, not null"),
+        ("score", {"correct": 3}, "Object missing required field `low`"),
+        ("predict", {"correct_answer": None}, "Object missing required field `question`"),
+    ],
+)
+def test_what_could_not_be_read_again_is_refused_before_it_is_written(
+    function: str, entry: dict[str, Any], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, score = trained(MeasuredSums(), tmp_path), AnswerLength.score
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            *(AnswerLength, function),
+            lambda *given: score(*given) | entry if function == "score" else [entry] * given[-1].num_questions,
+        )
+        with pytest.raises(UserError, match=re.escape(f"AnswerLength.{function}: {problem} (docs/adding.md)")):
+            run.evaluate("1:2x1:1", count=4, predictions=True)
+    again = [run.evaluate("1:2x1:1", count=4, predictions=True) for _ in range(2)]
+    assert str(again[0]) == str(again[1])
+
+
+def test_the_verifier_of_the_docs_is_evaluated_twice(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "adding.md").read_text()
+    (tmp_path / "my_verifier.py").write_text(text.partition("# my_verifier.py\n")[2].partition("```")[0])
+    small = ["model.hidden_size=16", "model.backbone.num_layers=1", "model.mixer.num_heads=2", "training.batch_size=8"]
+    runs = f"runs_dir={tmp_path / 'runs'}"
+    assert main(["train", f"{tmp_path / 'my_verifier.py'}:recipe", "training.steps=2", *small, runs]) == 0
+    words = ["evaluate", "latest", "--parts", str(tmp_path / "my_verifier.py"), "grid=3:4", "count=4", runs]
+    assert main([*words, "predictions=true"]) == 0
+    (folder,) = tmp_path.glob("runs/*/*/cells.jsonl")
+    written = [(folder.parent / name).read_bytes() for name in ("cells.jsonl", "predictions.jsonl")]
+    assert b'"scores": {"verified"' in written[0]
+    assert main([*words, "predictions=true"]) == 0
+    assert [(folder.parent / name).read_bytes() for name in ("cells.jsonl", "predictions.jsonl")] == written
 
 
 def test_its_numbers_are_results_of_a_study(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ _EVALUATE_AGAIN = (
     "settings evaluates again."
 )
 _PREDICTION = {**_MEASUREMENT, "row? count? evaluation_seed?": Count, f"{CHECKSUM_KEY}?": str}
-_ANSWER = record_type({**_PREDICTION, "question prediction correct_answer": str, "correct? ended?": bool})
+_ANSWER = record_type({**_PREDICTION, "question prediction correct_answer?": str, "correct? ended?": bool})
 PREDICTIONS = Schema(
     {"correct_answer": _ANSWER, "": record_type(_PREDICTION)},
     _EVALUATE_AGAIN,

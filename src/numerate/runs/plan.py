@@ -1,5 +1,6 @@
 """The plan of an evaluation: its cells, models and method, checked before any work."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -19,13 +20,15 @@ from numerate.evaluation.evaluator import (
     warn_replaced_grid,
 )
 from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, parse_shard, shard
-from numerate.records.schema import RUN_ID_KEY
+from numerate.records.kinds import EVALUATION, PREDICTIONS
+from numerate.records.schema import RUN_ID_KEY, Schema
 from numerate.reports.opened_run import OpenedRun
 from numerate.reports.records import settings_key
 from numerate.runs.out_of_memory import explained_out_of_memory, limited_memory
 from numerate.runs.store import EvaluationStore, RecordKey, StoredPredictions, with_checksum
 from numerate.tasks.task import Task
 from numerate.training.checkpoint import Checkpoint
+from numerate.training.disk import json_line
 
 CELL_OVERHEAD_FLOPS = 2.5e8
 """Overhead of a cell besides its forward passes (sampling and tokenizing questions, Python), in the floating-point
@@ -220,7 +223,7 @@ class EvaluationPlan:
         reads_training_examples = not checkpoint.is_pretrained or bool(run.evaluation_data.few_shot_examples)
         record: dict[str, Any] = self._evaluate(self.kind.score, task, *logs)
         may_be_trained = reads_training_examples and not self._is_beyond_training(task)
-        return record | {
+        record = record | {
             **(cell_entries(task.cell) if STRATUM in dict(task.cell) else {}),
             "seed": run.recipe.seed,
             "checkpoint": label,
@@ -232,6 +235,14 @@ class EvaluationPlan:
             **({"settings": self._settings[task.run]} if self._settings[task.run] else {}),
             RUN_ID_KEY: run.folder.run_id,
         }
+        self._check_written(EVALUATION, "score", record)
+        return record
+
+    def _check_written(self, schema: Schema, function: str, *records: Mapping[str, Any]) -> None:
+        """Raises `UserError` for a record of a kind outside numerate that could not be read again."""
+        for record in records if self.kind.name_entry() else ():
+            if problem := schema.find_violation(json.loads(json_line(record))):
+                raise UserError(f"{type(self.kind).__name__}.{function}: {problem} (docs/adding.md)")
 
     def _is_beyond_training(self, task: CellTask) -> bool:
         """Whether a cell of a stratum is longer than all of training, so that its questions are new, however few."""
@@ -247,7 +258,9 @@ class EvaluationPlan:
         if len(lines) != (count := self.num_questions(task)):
             raise UserError(f"{type(self.kind).__name__}.predict: must return {count} lines, not {len(lines)}")
         entries = self._prediction_entries(task)
-        return [with_checksum({**line, "row": row, **entries}) for row, line in enumerate(lines)]
+        lines = [with_checksum({**line, "row": row, **entries}) for row, line in enumerate(lines)]
+        self._check_written(PREDICTIONS, "predict", *lines)
+        return lines
 
     def _prediction_entries(self, task: CellTask) -> dict[str, Any]:
         """The entries that all predictions of a cell share."""
