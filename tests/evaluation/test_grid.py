@@ -135,6 +135,15 @@ def test_pieces_cover_every_cell_exactly_once_in_order(text: str, of: int) -> No
         assert [place[cell] for cell in piece] == sorted(place[cell] for cell in piece)
 
 
+@pytest.mark.parametrize(("costs", "of"), [([1, 4, 9, 16], 4), ([n * n for n in range(1, 61)], 8)], ids=["few", "many"])
+def test_no_piece_is_empty_or_costs_much_more_than_the_mean(costs: list[int], of: int) -> None:
+    cells = [(("n", number),) for number in range(len(costs))]
+    pieces = [shard(cells, number, of, dict(zip(cells, costs, strict=True)).__getitem__) for number in range(1, of + 1)]
+    sums = [sum(costs[dict(cell)["n"]] for cell in piece) for piece in pieces]
+    assert min(sums) > 0
+    assert max(sums) == max(costs) or max(sums) < 1.03 * sum(costs) / of
+
+
 @pytest.mark.parametrize(("number", "of"), [(0, 3), (4, 3), (-1, 3), (1, 0)])
 def test_a_piece_that_there_is_not_is_refused(number: int, of: int) -> None:
     with pytest.raises(UserError, match=rf"^shard: must be from 1/{of} to {of}/{of}, not {number}/{of}"):

@@ -1,5 +1,6 @@
 """Grids of cells: the same task with fields fixed, strata among them, and how to split a grid into shards."""
 
+import heapq
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -288,16 +289,18 @@ def cell_region(
 def shard(cells: Iterable[Cell], shard_index: int, num_shards: int, cost: Callable[[Cell], float]) -> list[Cell]:
     """The cells of shard `shard_index` (from 1) of `num_shards` shards of about equal cost.
 
-    Every cell is in exactly one shard, and the shards depend only on the cells; those of a shard stay in their order.
+    Starting with the most expensive cell, each is added to the cheapest shard so far: every cell is in exactly one
+    shard, and the shards depend only on the cells. The cells of a shard are in the order of the grid.
     """
     if not 1 <= shard_index <= num_shards:
         last = f"{num_shards}/{num_shards}"
         raise UserError(f"shard: must be from 1/{num_shards} to {last}, not {shard_index}/{num_shards}")
-    places = {cell: index for index, cell in enumerate(cells)}
-    ordered = interleave_by_cost(list(places), cost)
-    ranges = split_by_cost([cost(cell) for cell in ordered], num_shards)
-    chosen = ranges[shard_index - 1] if shard_index <= len(ranges) else range(0)
-    return sorted((ordered[index] for index in chosen), key=places.__getitem__)
+    costs = {cell: cost(cell) for cell in cells}
+    shard_by_cell, heap = {}, [(0.0, number) for number in range(1, num_shards + 1)]
+    for cell in sorted(costs, key=lambda cell: -costs[cell]):
+        shard_cost, shard_by_cell[cell] = heap[0]
+        heapq.heapreplace(heap, (shard_cost + costs[cell], shard_by_cell[cell]))
+    return [cell for cell in costs if shard_by_cell[cell] == shard_index]
 
 
 def interleave_by_cost(items: Sequence[T], cost: Callable[[T], float]) -> list[T]:
