@@ -268,13 +268,13 @@ class LoopModule(BackboneModule):
         """One loop over whole rows; with `target_positions`, the last block ends at those positions only."""
         return self._run_blocks(hidden_state, input_embeddings, self._run_in(context, target_positions))
 
-    def compile_loops(self, mode: str = "default") -> None:
+    def compile_loops(self) -> None:
         """Compiles one loop, for training: the number of loops may then change at every step.
 
         Each shape has several graphs: with and without a gradient, first and later loops, all positions or only the
         targets.
         """
-        self.compiled_loop = torch.compile(self.run_loop, mode=mode)
+        self.compiled_loop = torch.compile(self.run_loop)
 
     def resolve_loops(self, loops: LoopsArgument) -> Loops:
         return Loops.from_argument(loops, self.num_loops)
