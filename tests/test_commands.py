@@ -506,7 +506,7 @@ def test_a_run_of_another_version_is_listed_as_such_and_not_as_damaged(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda file: file.unlink(), "it ends at step 0"),
+        (lambda file: file.unlink(), "it is missing, so it ends at step 0"),
         (lambda file: file.write_text(""), "it ends at step 0"),
         (lambda file: file.write_text(file.read_text()[:40]), "it ends at step 0"),
         (lambda file: file.write_text("oops\n" + file.read_text()), "line 1: damaged: no JSON object"),

@@ -298,7 +298,11 @@ def test_numbers_that_are_not_finite_come_back_where_they_may_be_and_other_texts
         ([], None, None),
         ([10], {"stop_reason": "budget", "step": 20}, "it ends at step 10, and the run was trained to step 20"),
         ([], {"stop_reason": "target", "step": 2000}, "it ends at step 0, and the run was trained to step 2,000"),
-        (None, {"stop_reason": "target", "step": 2000}, "it ends at step 0, and the run was trained to step 2,000"),
+        (
+            None,
+            {"stop_reason": "target", "step": 2},
+            "it is missing, so it ends at step 0, and the run was trained to step 2",
+        ),
     ],
 )
 def test_metrics_are_checked_against_the_step_of_the_head(

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, dropout
 
 import numerate
 from numerate.api import recipe
-from numerate.batch import IGNORE_INDEX, Output
+from numerate.batch import IGNORE_INDEX, Output, Tokens
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.losses.loss import Loss, LossModule
@@ -24,6 +24,7 @@ from numerate.positions.position_ids import PositionIds
 from numerate.tasks.mixture import Mixture
 from numerate.tasks.task import Example, Task
 from numerate.tokenizers.layout import MaskedLM
+from numerate.training import own_parts
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
 from numerate.training.trainer import Trainer
@@ -43,6 +44,17 @@ def assert_refused(made: Recipe, message: str | None) -> None:
         return
     with pytest.raises(UserError, match=re.escape(message)):
         Trainer(made, World.join("cpu"))
+
+
+@pytest.mark.parametrize("has_ids", [(True, False), (False, True), (True, True)])
+def test_rows_of_which_one_has_no_position_ids_are_compared_without(has_ids: tuple[bool, bool]) -> None:
+    ids = torch.arange(8)[None]
+    rows = [
+        Tokens(ids, torch.tensor([8]), torch.tensor([0]), None, position_ids=(ids,) if has else None) for has in has_ids
+    ]
+    stacked = own_parts._stack_rows(*rows)
+    assert stacked.ids.shape == (2, 8)
+    assert (stacked.position_ids is not None) == all(has_ids)
 
 
 # Position ids --------------------------------------------------------------------------------------------------------

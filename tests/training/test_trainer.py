@@ -71,7 +71,7 @@ def test_a_finished_run_is_left_as_it_is(finished: TrainedRun, tmp_path: Path) -
     again = trained(copied(finished.run.path, tmp_path), lines=lines)
     assert again.stop_reason == "done"
     assert metrics(again) == metrics(finished)
-    assert "already trained to step 30, with a budget of 30 steps" in lines[-1]
+    assert "already trained to step 30, with a budget of 30 steps; a larger training.steps= continues" in lines[-1]
 
 
 def test_a_torn_last_checkpoint_falls_back_to_the_one_before_and_says_so(finished: TrainedRun, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from numerate.training.distributed import World
 from numerate.training.own_parts import naming_own_parts
 from numerate.training.preflight import check_unchanged_files
 from numerate.training.progress import ProgressBar, format_values
-from numerate.training.recipe import Recipe
+from numerate.training.recipe import BUDGETS, Recipe
 from numerate.training.run_folder import RunFolder, earlier_metadata, folder_name, resolve_runs_dir
 from numerate.training.stopping import Stop
 from numerate.training.timings import format_throughput
@@ -127,6 +127,8 @@ class _Session:
                 created = RunFolder.create(self.runs, self.recipe.title, self.path.name, metadata)
                 stack.enter_context(created.lock())
             world.barrier()
+            if not self.path.exists():
+                raise UserError(f"{self.path}: process {world.rank} cannot find it; all must share one runs_dir")
             trainer.folder = created if world.is_main_process else RunFolder.open(self.path)
             log_path = self.folder.file("log.txt") if world.is_main_process else None
             label = self.recipe.name or self.recipe.title
@@ -137,7 +139,8 @@ class _Session:
             for text in (*trainer.warnings, *trainer.resume()):
                 self.say(f"warning: {text}")
             if trainer.is_finished and not trainer.is_new:
-                larger = "training.target_accuracy=" if trainer.has_reached_target() else "budget"
+                budgets = ("target_accuracy",) if trainer.has_reached_target() else BUDGETS
+                larger = " and ".join(f"training.{n}=" for n in budgets if getattr(self.recipe.training, n) is not None)
                 place = f"step {trainer.state.step}, with a budget of {trainer.total_steps} steps"
                 self.say(f"{self.path}: already trained to {place}; a larger {larger} continues")
                 return "done"
@@ -228,12 +231,13 @@ class _Session:
 @contextlib.contextmanager
 def _failing_with(ending: Ending) -> Iterator[None]:
     """Writes how a run failed, or that it was stopped, if the block raises; nothing for an error that is not the run's
-    own, such as a full disk."""
+    own, such as a full disk, or if it has ended."""
     try:
         yield
     except BaseException as error:
         with contextlib.suppress(Exception):
-            ending.fail(error) if isinstance(error, Exception) else ending.write("stopped")
+            if ending.end is None:
+                ending.fail(error) if isinstance(error, Exception) else ending.write("stopped")
         raise
 
 

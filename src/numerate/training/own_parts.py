@@ -154,13 +154,13 @@ def first_tokens(rows: Tokens, length: int) -> Tokens:
 
 def _stack_rows(one: Tokens, other: Tokens) -> Tokens:
     """Two rows of the same length and the same values of numbers as a batch."""
-    values, pairs = one.number_values, zip(one.position_ids or (), other.position_ids or (), strict=True)
+    values, pairs = one.number_values, zip(one.position_ids or (), other.position_ids or (), strict=False)
     return Tokens(
         torch.cat((one.ids, other.ids)),
         torch.cat((one.lengths, other.lengths)),
         torch.cat((one.example_indices, other.example_indices)),
         None if values is None else values.expand(2, -1),
-        position_ids=None if one.position_ids is None else tuple(map(torch.cat, pairs)),
+        position_ids=None if None in (one.position_ids, other.position_ids) else tuple(map(torch.cat, pairs)),
     )
 
 

@@ -282,9 +282,10 @@ def check_unchanged_files(task: Task, metadata: Mapping[str, Any], path: Path) -
         str(task.files().get(name, f"task.{name}")) for name in {**then, **now} if then.get(name) != now.get(name)
     ]
     if changed:
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(
-            f"task: the contents of {', '.join(changed[:3])} have changed since {path} was started, so the run cannot "
-            "resume; restore the files, or start a new run with the new ones (another runs_dir= or seed=)"
+            f"task: the contents of {', '.join(changed[:3])}{more} have changed since {path} was started, so the run "
+            "cannot resume; restore the files, or start a new run with the new ones (another runs_dir= or seed=)"
         )
 
 

@@ -19,6 +19,8 @@ from numerate.training.optimizer import AdamW, Optimizer
 from numerate.training.samples import Samples
 from numerate.training.schedule import Schedule, WarmupStableDecay
 
+BUDGETS = ("steps", "examples", "tokens", "flops", "epochs")
+
 
 @dataclass(frozen=True)
 class Training(Spec):
@@ -113,7 +115,7 @@ class Training(Spec):
     )
 
     def conflicts(self) -> Iterator[str]:
-        if all(getattr(self, budget) is None for budget in ("steps", "examples", "tokens", "flops", "epochs")):
+        if all(getattr(self, budget) is None for budget in BUDGETS):
             yield "steps: a run needs a budget: steps, examples, tokens, flops or epochs"
         warmup, initial = self.batch_size_warmup, self.initial_batch_size
         if initial is None and warmup:

@@ -2,23 +2,28 @@
 
 import errno
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from numerate.config import override
 from numerate.errors import OperationalError, UserError
+from numerate.integrations.trackers import Trackers
 from numerate.recipes.study import content_key
 from numerate.runs.end import End, Ending, clear_end, read_end, write_end
 from numerate.runs.engines.engine import Failure
 from numerate.runs.train import train
+from numerate.training.distributed import World
 from numerate.training.lock import LockedError
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
-from small_runs import stop_after
+from numerate.training.trainer import Trainer
+from small_runs import small, stop_after
 
 REGION = {"mean": 0.5, "low": 0.25, "high": 0.75, "cells": 4, "labels": {"accuracy": {"value": 0.5, "low": None}}}
 REGION |= {"answers": {"log_mae": 0.5}, "language": {"perplexity": 1.5}}
@@ -53,6 +58,27 @@ def test_a_failure_is_recorded_under_the_lock_of_the_run_and_replaces_nothing_th
         Ending(folder, "k").fail(Failure("died", "its worker died"))
     done = Ending(folder, "k").write("done", results=DONE)
     assert Ending(folder, "k").fail(UserError("no")) == done == read_end(folder.path), "another command was quicker"
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_ctrl_c_while_trackers_finish_leaves_a_run_done(
+    trained: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trackers, "finish", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(Trainer, "train", Trainer.train if trained else mock.Mock(side_effect=ValueError))
+    with pytest.raises(KeyboardInterrupt):
+        train(small("training.steps=1"), runs_dir=tmp_path, quiet=True)
+    end = read_end(next(tmp_path.glob("*/*/end.json")).parent)
+    assert end is not None
+    assert end.status == ("done" if trained else "stopped")
+
+
+def test_a_process_that_does_not_see_the_folder_of_the_others_says_what_they_must_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "barrier", lambda self: shutil.rmtree(tmp_path))
+    with pytest.raises(UserError, match=r"process 0 cannot find it; all must share one runs_dir$"):
+        train(small("training.steps=1"), runs_dir=tmp_path, quiet=True)
 
 
 @pytest.mark.parametrize(
