@@ -19,8 +19,6 @@ MAX_SHARE = 0.9
 """The largest share of the available memory that an evaluation may take."""
 
 CGROUP_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
-"""The limit and what is used of it, in versions 2 and 1; cached files, which can be dropped, are used too."""
-
 _LOCK = threading.RLock()
 
 
@@ -48,8 +46,7 @@ def limited_memory(device: torch.device, num_tokens: float, what: str) -> Iterat
         yield
         return
     with _LOCK:
-        limit, most = before = resource.getrlimit(resource.RLIMIT_DATA)
-        room = 0
+        (limit, most), room = resource.getrlimit(resource.RLIMIT_DATA), 0
         with contextlib.suppress(OSError, ValueError):
             used = 1024 * _kilobytes(Path("/proc/self/status"), "VmData")
             new = used + int(MAX_SHARE * available_memory())
@@ -65,7 +62,7 @@ def limited_memory(device: torch.device, num_tokens: float, what: str) -> Iterat
             advice = "shorter ones need less, and recorded cells are kept"
             raise OperationalError(f"{what}: a row of about {num_tokens:,.0f} tokens {needs}; {advice}") from None
         finally:
-            resource.setrlimit(resource.RLIMIT_DATA, before)
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 
 def available_memory(root: Path = Path("/")) -> int:
@@ -76,7 +73,7 @@ def available_memory(root: Path = Path("/")) -> int:
         _, controllers, path = line.split(":", 2)
         folder = root / "sys/fs/cgroup" / controllers / path[1:]
         for place, names in product((folder, *folder.parents), CGROUP_FILES):
-            with contextlib.suppress(OSError, ValueError):  # there is none, or no limit: `max`
+            with contextlib.suppress(OSError, ValueError):  # there is none, or no limit (`max`)
                 limit, used, stat = ((place / name).read_text() for name in (*names, "memory.stat"))
                 files = dict(re.findall(r"^(?:total_)?((?:in)?active_file) (\d+)$", stat, re.MULTILINE))
                 available.append(int(limit) - int(used) + sum(map(int, files.values())))

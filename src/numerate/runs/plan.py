@@ -235,14 +235,13 @@ class EvaluationPlan:
             **({"settings": self._settings[task.run]} if self._settings[task.run] else {}),
             RUN_ID_KEY: run.folder.run_id,
         }
-        self._check_written(EVALUATION, "score", record)
-        return record
+        return self._checked(EVALUATION, "score", record)
 
-    def _check_written(self, schema: Schema, function: str, *records: Mapping[str, Any]) -> None:
-        """Raises `UserError` for a record of a kind outside numerate that could not be read again."""
-        for record in records if self.kind.name_entry() else ():
-            if problem := schema.find_violation(json.loads(json_line(record))):
-                raise UserError(f"{type(self.kind).__name__}.{function}: {problem} (docs/adding.md)")
+    def _checked(self, schema: Schema, function: str, record: dict[str, Any]) -> dict[str, Any]:
+        """A record. Raises `UserError` for one of a kind outside numerate that could not be read again."""
+        if self.kind.name_entry() and (problem := schema.find_violation(json.loads(json_line(record)))):
+            raise UserError(f"{type(self.kind).__name__}.{function}: {problem} (docs/adding.md)")
+        return record
 
     def _is_beyond_training(self, task: CellTask) -> bool:
         """Whether a cell of a stratum is longer than all of training, so that its questions are new, however few."""
@@ -259,8 +258,7 @@ class EvaluationPlan:
             raise UserError(f"{type(self.kind).__name__}.predict: must return {count} lines, not {len(lines)}")
         entries = self._prediction_entries(task)
         lines = [with_checksum({**line, "row": row, **entries}) for row, line in enumerate(lines)]
-        self._check_written(PREDICTIONS, "predict", *lines)
-        return lines
+        return [self._checked(PREDICTIONS, "predict", line) for line in lines]
 
     def _prediction_entries(self, task: CellTask) -> dict[str, Any]:
         """The entries that all predictions of a cell share."""
