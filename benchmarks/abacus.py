@@ -45,7 +45,7 @@ from numerate.batch import IGNORE_INDEX, Batch, StepContext
 from numerate.config import Span
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exact_match import score_batch
+from numerate.evaluation.exact_match import predict
 from numerate.mixers.attention import Attention
 from numerate.models.backbone import Loop
 from numerate.models.block import FeedForward
@@ -233,7 +233,7 @@ def both(model: DecoderModel, batch: Batch) -> tuple[Tensor, Tensor]:
     """Which rows of a cell are right, by us and the published way."""
     prompts, width = extract_prompts(batch)
     gold = torch.where(batch.target_ids == IGNORE_INDEX, PAD, batch.target_ids)
-    ours = score_batch(model, exam_of(100), batch).correct
+    ours = predict(model, exam_of(100), batch).match_counts.correct
     return ours, verdicts(decoded(Published(model), prompts.ids, width), gold)
 
 
@@ -352,7 +352,7 @@ def evaluation(model: DecoderModel, repetitions: int) -> None:
         prompts, width = extract_prompts(batch)
 
         def ours(batch: Batch = batch) -> float:
-            score_batch(model, exam, batch)
+            predict(model, exam, batch)
             return QUESTIONS
 
         def theirs(fused: bool, ids: Tensor = prompts.ids, width: int = width) -> float:

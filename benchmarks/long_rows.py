@@ -20,7 +20,7 @@ import torch
 
 from numerate.api import recipe
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
-from numerate.evaluation.exact_match import score_batch
+from numerate.evaluation.exact_match import predict
 from numerate.evaluation.generate import greedy_decode
 
 AT_MOST_MEGABYTES = {5000: 2000}
@@ -45,7 +45,7 @@ def measured(name: str, digits: int, method: str) -> dict[str, object]:
         prompts, num_targets = extract_prompts(batch)
         greedy_decode(model, prompts, num_targets, end_id=NEVER)
     else:
-        score_batch(model, evaluation_data, batch)
+        predict(model, evaluation_data, batch)
     return {
         "benchmark": "long_rows",
         "recipe": name,

@@ -18,7 +18,7 @@ from numerate.evaluation.evaluation_data import (
     split_batch,
 )
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exact_match import score_batch
+from numerate.evaluation.exact_match import predict
 from numerate.evaluation.statistics import wilson_interval
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
@@ -54,7 +54,7 @@ def test_marks_by_hand(exam: EvaluationData) -> None:
     assert [i for i in batch.targets[0].tolist() if i != IGNORE_INDEX] == [9, 11, 13, 3]
     for wrong, digits in ((-1, 3), (0, 2), (1, 2), (2, 2), (3, 3)):
         model = Oracle(batch, 19, lambda row, place, right, wrong=wrong: 16 if place == wrong else right)  # type: ignore[misc]
-        marks = score_batch(model, exam, batch)
+        marks = predict(model, exam, batch).match_counts
         assert (marks.correct.tolist(), marks.first_error.tolist()) == ([wrong == -1], [wrong])
         assert (marks.num_correct_digits, marks.num_digits) == (digits, 3)
 
@@ -62,7 +62,7 @@ def test_marks_by_hand(exam: EvaluationData) -> None:
 def test_a_record_counts_what_its_rows_say(exam: EvaluationData, model: Any) -> None:
     record = evaluate_cell(model, exam, CELL, count=50, seed=3)
     questions = exam.task.at_cell(**CELL).examples("test", 3, 0, 50)
-    marks = score_batch(model, exam, exam.batch(questions))
+    marks = predict(model, exam, exam.batch(questions)).match_counts
     assert record["cell"] == CELL
     assert record["correct"] == int(marks.correct.sum())
     assert record["count"] == 50

@@ -7,7 +7,7 @@ import torch
 
 from numerate.batch import Batch
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
-from numerate.evaluation.exact_match import predict, score_batch
+from numerate.evaluation.exact_match import predict
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.tokenizer import Characters, TokenizedExamples
@@ -89,7 +89,7 @@ def questions_for(model: Any, position_offset: int) -> Questions:
 def test_one_pass_is_greedy_decoding(any_model: Any, build: Any) -> None:
     model = build(any_model)
     for position_offset, (batch, sorts, uncached) in eager_to_end(model).items():
-        one = score_batch(model, EXAM, batch, position_offset)
+        one = predict(model, EXAM, batch, position_offset).match_counts
         found = predict(model, EXAM, batch, position_offset, method="decoding")
         decoded, generated = found.match_counts, found.ids
         expected = [sort == "right" for sort in sorts]

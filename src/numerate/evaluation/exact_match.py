@@ -111,11 +111,6 @@ def _predict_in_one_pass(
     )
 
 
-def score_batch(model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int = 0) -> MatchCounts:
-    """Which answers of a batch are correct, in one forward pass."""
-    return predict(model, evaluation_data, batch, position_offset).match_counts
-
-
 def compare_with_targets(
     evaluation_data: EvaluationData,
     predictions: Int[Tensor, "rows targets"],
