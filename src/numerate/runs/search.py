@@ -181,9 +181,10 @@ def search(
     total = int(min(trials or (space.size if sampler == "grid" else _NUM_TRIALS), space.size))
     all_seeds = tuple(range(recipe.seed, recipe.seed + seeds))
     found = Search(Path(), recipe, space, total, metric, sampler, pruner, all_seeds)
-    found = found.open(resolve_runs_dir(runs_dir), name)
     if engine is None:
         engine = Local(workers=workers) if workers > 1 else InProcess(threads=torch.get_num_threads())
+    engine.check_available()
+    found = found.open(resolve_runs_dir(runs_dir), name)
     num_done = sum(trial.has_ended for trial in found.trials())
     bar = ProgressBar(total, label=found.path.name, num_done=num_done, unit="trial", show=not quiet)
     with Stop() as stop, bar:
