@@ -63,7 +63,8 @@ ALLOWED = {
     ("text/models/pretrained_weights.py", "package.GenerationConfig.from_pretrained"): "its class reads JSON",
     ("plain_yaml.py", "yaml.load"): "by a loader of plain data",
     ("tasks/corpus_files.py", "np.load"): "allow_pickle=False",
-    ("runs/engines/slurm_submission.py", "subprocess.run"): "squeue, for the jobs of a submission",
+    ("runs/engines/slurm.py", "subprocess.run"): "scancel, for the jobs of a folder",
+    ("runs/engines/slurm_queue.py", "subprocess.run"): "squeue, for the jobs of a folder",
     ("training/provenance.py", "subprocess.run"): "git, for the commit of the current folder",
     ("training/trainer.py", "self.load"): "a checkpoint, by safetensors and JSON",
 }

@@ -365,7 +365,7 @@ def test_what_cannot_be_exported_is_refused_with_the_reason_and_nothing_is_left(
     with pytest.raises(UserError, match="no checkpoint of step 500"):
         export(run, "step", checkpoint_name="500")
     assert main(["export", str(run.path)]) == 2
-    with pytest.raises(UserError, match="`numerate import exported` imports it as a run"):
+    with pytest.raises(UserError, match="`numerate import exported` imports it"):
         numerate.load("exported")
     assert sorted(Path().iterdir()) == before
 

@@ -400,7 +400,7 @@ class Elsewhere(Engine):
     adds: bool = False
 
     def _map(self, function: Any, items: Sequence[Any], *more: Any) -> Iterator[Outcome]:
-        for index, item in enumerate(items):
+        for index, _ in enumerate(items):
             if self.adds:
                 function.search.add_trial(next_point(function.search, function.search.trials()))
             status = 0 if self.why == "not started" else 1

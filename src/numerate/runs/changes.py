@@ -50,7 +50,7 @@ def diff_settings(trained: Recipe, evaluated: Recipe) -> dict[str, Any]:
     from numerate.text.tasks.example_file import ExampleFile
     from numerate.text.tasks.text_files import combine_hashes
 
-    changes, task = tree_diff({"model": to_tree(trained.model)}, {"model": to_tree(evaluated.model)}), evaluated.task
+    changes, task = dict(_changes("model", to_tree(trained.model), to_tree(evaluated.model))), evaluated.task
     task_index = getattr(task, "task_index", None)
     if task_index != getattr(trained.task, "task_index", None):
         changes[TASK_INDEX] = task_index

@@ -14,9 +14,18 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from numerate.errors import OperationalError, UserError
-from numerate.records.reading import check_format, damage_message, parse_record
-from numerate.records.schema import Count, Fraction, Loss, NonNegative, NonNegativeLoss, restore_numbers
+from numerate.errors import UserError
+from numerate.records.reading import check_format, damage_message, parse_record, read_bytes
+from numerate.records.schema import (
+    Count,
+    Fraction,
+    Loss,
+    NonNegative,
+    NonNegativeLoss,
+    Schema,
+    record_type,
+    restore_numbers,
+)
 from numerate.runs.engines.engine import Failure, FailureKind
 from numerate.runs.engines.failures import failure_to_record
 from numerate.training import checkpoint, disk

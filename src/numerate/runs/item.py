@@ -17,7 +17,6 @@ from numerate.runs.engines.worker import current_stop
 from numerate.runs.run import Run
 from numerate.runs.status import read_state
 from numerate.runs.study_folder import StudyRun
-from numerate.runs.tracking import track_results
 from numerate.runs.train import TrainedRun, train
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
@@ -101,7 +100,7 @@ def evaluate_trained(trained: TrainedRun, recipe: Recipe) -> dict[str, Any]:
         for name in ("best", "final")
     }
     run.report()
-    track_results(run)
+    track_results(run.path, run.recipe)
     return training_results(trained, recipe) | regions
 
 

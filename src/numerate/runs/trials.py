@@ -92,15 +92,6 @@ def _accuracy(line: Mapping[str, Any], name: str = "exact_match") -> float:
 
 
 @dataclass(frozen=True)
-class TrialRun:
-    """A run of a trial: its recipe, its folder, which may not exist yet, and the key of its end."""
-
-    recipe: Recipe
-    folder: RunFolder
-    key: str
-
-
-@dataclass(frozen=True)
 class Trial:
     """One point of the search space: its `number` from 0, its `parameters`, and why it failed, if it did.
 

@@ -72,16 +72,13 @@ class ArrayTask:
 
         return DelayedSubmission(self)
 
-    def _do(self, items: Sequence[Item], stop: Stop) -> bool:
-        is_done, job = True, worker.Job.of(_RemoteFunction(self.job), self.pool)
-        for outcome in self.pool.map_job(job, items, stop, stop_timeout=STOP_TIMEOUT):
-            failure = outcome.failure
-            if failure is not None and failure.kind in ("stopped", "not started"):
-                is_done = False
-                continue
-            line = Line(items[outcome.index][0], outcome.seconds, outcome.worker, outcome.result, failure)
-            disk.append_records(Path(self.outcomes), [msgspec.to_builtins(line)])
-        return is_done
+
+def _line(outcome: Outcome) -> dict[str, Any]:
+    try:
+        return asdict(replace(outcome, result=disk.to_plain_data(outcome.result)))
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        text = f"on Slurm a result must be JSON data, not {type(outcome.result).__name__}"
+        return asdict(replace(outcome, result=None, failure=Failure("user error", text, 2)))
 
 
 def read_outcomes(path: Path) -> list[Outcome]:
