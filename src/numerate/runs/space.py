@@ -90,7 +90,7 @@ class Space:
             settings = [f"{path}={','.join(map(value_text, values))}" for path, values in lists.items()]
         space = cls(tuple(map(_parse_item, settings)))
         if not space.fields:
-            example = "a setting must have a range or several values, for example model.hidden_size=32,64"
+            example = "a setting must have a range or several values, such as log(1e-4,1e-2) or 32,64"
             raise UserError(f"there is nothing to search over: {example}")
         for path in space.distributions:
             if [item.path for item in space.items].count(path) > 1:
