@@ -112,7 +112,7 @@ def list_runs(*, runs_dir: str | None = None) -> None:
 
     rows = []
     for run in all_runs(runs := resolve_runs_dir(runs_dir)):
-        name, step = f"{run.recipe_name}/{run.id}", str(checkpoint.last_step(run.checkpoints))
+        name, step = f"{run.recipe_name}/{run.id}", str(max(checkpoint.list_steps(run.checkpoints), default=0))
         try:
             head = run.metadata()
         except UserError as error:

@@ -164,11 +164,6 @@ def list_steps(folder: Path) -> list[int]:
     return sorted(int(name[5:]) for name in names if re.fullmatch(r"step-\d{6,}", name))
 
 
-def last_step(folder: Path) -> int:
-    """The step of the last checkpoint in a folder, 0 if there is none."""
-    return max(list_steps(folder), default=0)
-
-
 def read_checkpoint(path: Path) -> Checkpoint:
     """Loads a checkpoint's `state.json`. Raises `DamagedError` if it is missing or corrupted."""
     content = _checked_content(path, only=())

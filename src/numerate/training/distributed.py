@@ -35,8 +35,7 @@ class World:
     @classmethod
     def join(cls, device: str = "auto") -> "World":
         """Joins the other processes that `torchrun` started (RANK and WORLD_SIZE in the environment), if any. Raises
-        `UserError` in all of them if one lacks the device.
-        """
+        `UserError` in all of them if one lacks the device."""
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             world = cls(resolve_device(device))
         else:
@@ -160,10 +159,8 @@ def _rendezvous() -> tuple[Any, int, int]:
 
 
 def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
-    """The device of a setting; with `local_rank`, that of one of several processes on a machine.
-
-    Raises `UserError` if it is not there.
-    """
+    """The device of a setting; with `local_rank`, that of one of several processes on a machine. Raises `UserError` if
+    it is not there."""
     if text == "auto":
         text = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -39,7 +39,7 @@ class MetricSums:
         for name, what in (("loss", "loss"), ("grad_norm", "gradient norm")):
             if not math.isfinite(totals.get(name, 0.0)):
                 saved = "there is no checkpoint yet"
-                if folder is not None and (last := checkpoint.last_step(folder.checkpoints)):
+                if folder is not None and (last := max(checkpoint.list_steps(folder.checkpoints), default=0)):
                     saved = f"the last good checkpoint is {checkpoint.step_folder(last)} in {folder.checkpoints}"
                 advice = (
                     f"a lower optimizer.learning_rate (now {self.learning_rate:g}) or optimizer.max_grad_norm may help"

@@ -1,5 +1,6 @@
 """What is said of an item that failed: every exception, and every death of a worker, as a `Failure`."""
 
+import signal
 import traceback
 
 from numerate.errors import OperationalError, UserError, describe_error, user_code_location
@@ -29,6 +30,14 @@ def died_failure(reason: str, tries: int, traceback: str | None = None) -> Failu
     """The failure of an item whose worker died each time, at last for a reason such as "was killed by signal 9"."""
     text = f"its worker {reason}, the last of {tries} tries; the same command resumes"
     return Failure("died", text, traceback=traceback)
+
+
+def exit_text(code: int | None) -> str:
+    """How a process ended, as in "its worker was killed by signal 11 (Segmentation fault)"."""
+    if code is None or code >= 0:
+        return f"ended by itself with exit status {code}"
+    advice = ", as by the kernel if there is no memory left" if code == -signal.SIGKILL else ""
+    return f"was killed by signal {-code} ({signal.strsignal(-code)}){advice}"
 
 
 def failure_from_exception(error: BaseException) -> Failure:

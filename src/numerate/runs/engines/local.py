@@ -6,26 +6,23 @@ import multiprocessing
 import os
 import pickle
 import signal
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from numerate.errors import OperationalError
 from numerate.runs.engines import engine, failures, worker
 from numerate.runs.engines.engine import Engine, Function, OnTick, Outcome, not_started
-from numerate.runs.engines.machine import num_available_cpus, visible_gpus
+from numerate.runs.engines.machine import num_available_cpus
 from numerate.training.stopping import Stop
 
 START_TIMEOUT = 600.0  # seconds for a worker to import its libraries, also from a slow disk with many others
-_END = b""  # in the place of an item: the worker stops the item that it does, and ends
 _UNGUARDED = 78  # exit status of a worker that imports a script which starts workers itself
 
 
@@ -161,7 +158,7 @@ class _Map:
             if not is_alive or is_late or time.monotonic() >= one.end_time:
                 self._kill(one)
                 late = "" if one.is_ready else f"did not start within {START_TIMEOUT:g} s"
-                yield from self._lost(one, index, late if is_alive else exit_text(one.process.exitcode))
+                yield from self._lost(one, index, late if is_alive else failures.exit_text(one.process.exitcode))
         elif not one.is_ready:
             if reply:  # the function cannot be loaded
                 raise pickle.loads(reply).to_error()
@@ -209,7 +206,7 @@ class _Worker:
         self.start_time = self.end_time = math.inf  # of its item; and when it is killed
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, job, slot, os.getpid(), stop_timeout))
+        self.process = context.Process(target=worker.serve, args=(theirs, job, slot, os.getpid(), stop_timeout))
         resource_tracker.ensure_running()  # it would let signals through again
         old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits it
         try:
@@ -222,58 +219,10 @@ class _Worker:
         """Asks it to stop its item and to end; one that is still starting is killed."""
         if self.end_time == math.inf:
             self.end_time = time.monotonic() + (engine.STOP_TIMEOUT if self.index is None else self.stop_timeout)
-            self.send(_END)
+            self.send(worker.END)
             if not self.is_ready and not self.connection.poll():  # which has said nothing since
                 self.process.kill()
 
     def send(self, item: bytes) -> None:
         with suppress(OSError):  # it has died, which is noticed when it is looked at
             self.connection.send_bytes(item)
-
-
-def exit_text(code: int | None) -> str:
-    """How a process ended, as in "its worker was killed by signal 11 (Segmentation fault)"."""
-    if code is None or code >= 0:
-        return f"ended by itself with exit status {code}"
-    advice = ", as by the kernel if there is no memory left" if code == -signal.SIGKILL else ""
-    return f"was killed by signal {-code} ({signal.strsignal(-code)}){advice}"
-
-
-# Inside a worker ------------------------------------------------------------------------------------------------------
-
-
-def _work(connection: Connection, job: worker.Job, slot: int, command: int, stop_timeout: float) -> None:
-    """Does the items that come from the command, until that ends this worker, or is gone."""
-    stop, is_ending, items = worker.ItemStop(), threading.Event(), SimpleQueue[bytes]()
-
-    def read() -> None:
-        with suppress(EOFError, OSError):
-            while os.getppid() == command:
-                if connection.poll(1.0):
-                    items.put(item := connection.recv_bytes())
-                    if item == _END:
-                        break
-        is_ending.set()
-        stop.request()
-        items.put(_END)
-        time.sleep(stop_timeout)
-        os._exit(1)
-
-    signal.signal(signal.SIGTERM, lambda *_: stop.request())
-    for number in (signal.SIGHUP, signal.SIGUSR2):  # Slurm may warn every process of a task
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=read, daemon=True).start()
-    if gpus := visible_gpus():
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
-    reply = b""
-    try:
-        worker.load_function(job)
-    except BaseException as error:
-        reply = pickle.dumps(failures.failure_from_exception(error))
-    with suppress(OSError):  # the command is gone
-        connection.send_bytes(reply)
-        while item := items.get():
-            stop = worker.ItemStop(job.timeout)
-            if is_ending.is_set():
-                stop.request()
-            connection.send_bytes(worker.run_item(job, item, stop))

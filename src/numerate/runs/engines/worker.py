@@ -5,21 +5,28 @@ import math
 import os
 import pickle
 import secrets
+import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import Any
 
 from numerate.config import UserFile, load_user_files, user_files
 from numerate.runs.engines.engine import Engine, Function, Outcome, pickle_value
 from numerate.runs.engines.failures import failure_from_exception, stopped_failure, timeout_failure
+from numerate.runs.engines.machine import visible_gpus
 from numerate.training.stopping import Stop
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+END = b""  # in the place of an item: the worker stops the item that it does, and ends
 
 _stop = Stop(handles_signals=False)
 _warnings: list[str] = []
@@ -133,3 +140,40 @@ def received(index: int, reply: bytes) -> Outcome:
     for text in texts:
         warnings.warn(text, stacklevel=2)
     return replace(outcome, index=index)  # type: ignore[no-any-return]
+
+
+def serve(connection: Connection, job: Job, slot: int, command: int, stop_timeout: float) -> None:
+    """Does the items that come from the command of a `Local` worker, until that ends it, or is gone."""
+    stop, is_ending, items = ItemStop(), threading.Event(), SimpleQueue[bytes]()
+
+    def read() -> None:
+        with suppress(EOFError, OSError):
+            while os.getppid() == command:
+                if connection.poll(1.0):
+                    items.put(item := connection.recv_bytes())
+                    if item == END:
+                        break
+        is_ending.set()
+        stop.request()
+        items.put(END)
+        time.sleep(stop_timeout)
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, lambda *_: stop.request())
+    for number in (signal.SIGHUP, signal.SIGUSR2):  # Slurm may warn every process of a task
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=read, daemon=True).start()
+    if gpus := visible_gpus():
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
+    reply = b""
+    try:
+        load_function(job)
+    except BaseException as error:
+        reply = pickle.dumps(failure_from_exception(error))
+    with suppress(OSError):  # the command is gone
+        connection.send_bytes(reply)
+        while item := items.get():
+            stop = ItemStop(job.timeout)
+            if is_ending.is_set():
+                stop.request()
+            connection.send_bytes(run_item(job, item, stop))
