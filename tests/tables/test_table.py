@@ -20,6 +20,7 @@ from numerate.evaluation.statistics import stratified_bootstrap_interval, wilson
 from numerate.reports.table import text_width
 from numerate.runs.study_folder import StudyFolder, StudyRun
 from numerate.tables.describing import describe_runs
+from numerate.tables.differing import differing_settings
 from numerate.tables.grouping import describe_groups, group_results
 from numerate.tables.results import cells_of, infer_type, results_of
 from numerate.tables.selecting import plain_values, select_columns, sort_rows, where
@@ -213,6 +214,21 @@ def test_what_differs_inside_a_list_of_parts_has_a_column(study: Studies) -> Non
     table = study([(recipe(positions=positions), done()) for positions in ([ABACUS], [other], [], [ABACUS, ROTARY])])
     assert table["model.positions"].tolist() == ["[Learned]", "[Learned]", "[]", "[Learned, Rotary]"]
     assert plain_values(table["model.positions.0.position_ids.max_offset"]) == [20, 0, None, 20]
+
+
+@pytest.mark.parametrize(
+    ("values", "columns"),
+    [
+        (([0.9, 0.95], [0.9, 0.99]), {"x": ["[0.9, 0.95]", "[0.9, 0.99]"]}),
+        (({"kind": "Span", "low": 1, "high": 5}, {"kind": "Span", "low": 1, "high": 6}), {"x": ["1:5", "1:6"]}),
+        (([LSTM], [ATTENTION]), {"x.0": ["LSTM", "Attention"]}),
+        (([LSTM], []), {"x": ["[LSTM]", "[]"]}),
+        ((LSTM, LSTM | {"layers": 2}), {"x.layers": [1, 2]}),
+    ],
+)
+def test_a_difference_of_any_kind_has_one_column(values: tuple[Any, Any], columns: dict[str, list[Any]]) -> None:
+    trees = ({"kind": "Recipe", "x": value} for value in values)
+    assert differing_settings([StudyRun.of(f"a/{n}", "key", tree) for n, tree in enumerate(trees)]) == columns
 
 
 def test_settings_that_change_no_result_and_the_seed_are_no_columns(study: Studies) -> None:

@@ -34,7 +34,7 @@ def _expand_columns(path: str, values: Sequence[Any], part_ids: Sequence[int]) -
     already differ (an LSTM and an Attention) are not compared."""
     if all(value == values[0] for value in values):
         return
-    if not all(isinstance(value, Mapping) and value.get("kind") == values[0].get("kind") for value in values):
+    if not _are_alike(values):
         shown = [_column_value(value) for value in values]
         first: dict[int, Any] = {}
         present = [
@@ -46,6 +46,12 @@ def _expand_columns(path: str, values: Sequence[Any], part_ids: Sequence[int]) -
         part_ids = [parts.setdefault((part, str(one)), len(parts)) for part, one in zip(part_ids, shown, strict=True)]
     for name in dict.fromkeys(name for value in values for name in _child_names(value)):
         yield from _expand_columns(f"{path}.{name}".lstrip("."), [_child(value, name) for value in values], part_ids)
+
+
+def _are_alike(values: Sequence[Any]) -> bool:
+    """Whether all values are parts of one class, or lists of as many parts: they differ in what is inside alone."""
+    kinds = {value.get("kind") if isinstance(value, Mapping) else len(_child_names(value)) for value in values}
+    return all(map(_child_names, values)) and len(kinds) == 1
 
 
 def _child(value: Any, name: str) -> Any:
