@@ -361,14 +361,19 @@ def begun(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+@contextmanager
+def begun_items(place: Path, *, stop_timeout: float) -> Iterator[tuple["subprocess.Popen[str]", list[int], Path]]:
+    """A command, its workers at an item that stops and one that does not, and the file of the first one's end."""
+    began, stuck, ended = place / "began", place / "stuck", place / "ended"
+    items = [("patient", str(began), str(ended)), ("stuck", str(stuck)), ("square", 2)]
+    with begun(script(place, GUARDED.format(items=items, stop_timeout=stop_timeout))) as process:
+        assert wait_until(lambda: began.exists() and stuck.exists())
+        yield process, children_of(process.pid), ended
+
+
 @LINUX
 def test_workers_end_soon_and_well_when_the_command_is_killed(tmp_path: Path) -> None:
-    began, stuck, ended = tmp_path / "began", tmp_path / "stuck", tmp_path / "ended"
-    items = [("patient", str(began), str(ended)), ("stuck", str(stuck)), ("square", 2)]
-    command = script(tmp_path, GUARDED.format(items=items, stop_timeout=1.0))
-    with begun(command) as process:
-        assert wait_until(lambda: began.exists() and stuck.exists())
-        workers = children_of(process.pid)
+    with begun_items(tmp_path, stop_timeout=1.0) as (process, workers, ended):
         process.kill()
         assert wait_until(ended.exists, 5)
         assert wait_until(lambda: not any(map(alive, workers)), 15)
@@ -376,13 +381,8 @@ def test_workers_end_soon_and_well_when_the_command_is_killed(tmp_path: Path) ->
 
 @LINUX
 def test_ctrl_c_is_answered_once_and_a_second_one_ends_all_at_once(tmp_path: Path) -> None:
-    began, stuck, ended = tmp_path / "began", tmp_path / "stuck", tmp_path / "ended"
-    items = [("patient", str(began), str(ended)), ("stuck", str(stuck)), ("square", 2)]
-    command = script(tmp_path, GUARDED.format(items=items, stop_timeout=30.0))
-    with begun(command) as process:
+    with begun_items(tmp_path, stop_timeout=30.0) as (process, workers, ended):
         assert process.stdout is not None
-        assert wait_until(lambda: began.exists() and stuck.exists())
-        workers = children_of(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         lines = [process.stdout.readline().strip() for _ in range(2)]
         assert sorted(lines) == ["0 stopped 130", "2 not started 130"]
