@@ -28,6 +28,7 @@ from numerate.runs.engines.engine import Engine, Failure, FailureKind, Outcome
 from numerate.runs.sampling import importances, is_pruned, next_point
 from numerate.runs.search import SearchResult, search
 from numerate.runs.space import Space
+from numerate.runs.study_folder import StudyFolder
 from numerate.runs.train import train
 from numerate.runs.trials import Score, Search, SearchFile, Trial
 from numerate.tables.results import results_of
@@ -272,7 +273,7 @@ def test_a_run_is_worth_what_its_best_checkpoint_got_right_on_the_next_lengths()
     losses = [text | {"step": step, "loss": loss} for step, loss in ((10, 3.0), (20, 2.0), (30, 2.5), (40, 1.0))]
     assert value("validation_loss", *losses) == 2.0
     assert value("validation_loss", text | {"step": 1, "loss": float("nan")}) is None
-    seeds = tuple(msgspec.structs.replace(best, value=v, objective=v / 2) for v in (0.25, 1.0, 0.5))
+    seeds = tuple(msgspec.structs.replace(best, value=v, objective=v / 2, interval=None) for v in (0.25, 1.0, 0.5))
     trial = Trial(0, "complete", {}, seeds)
     assert (trial.objective, trial.texts()) == (0.25, ["50.0%", "25.0%", "100.0%"])
 
@@ -360,8 +361,32 @@ def test_a_score_is_what_the_end_of_its_run_says_and_no_other_file(found: Search
     assert values(go()) == values(found)
     (third / "end.json").write_text((third / "end.json").read_text().replace('"objective":', '"other":'))
     assert values(go()) == values(found), "an edited one is read from the metrics again"
+    (third / "end.json").write_text(
+        (third / "end.json").read_text().replace('"metric":"loss"', '"metric":"validation"')
+    )
+    assert values(go()) == values(found), "and so is one of another metric"
     (second / "end.json").unlink()
     assert "it ends at step 0, and the run was trained to step 4" in str(go().trials[1].error)
+
+
+@pytest.mark.parametrize("edited", [{"value": 5.0}, {"objective": -1.0}, {"interval": (0.9, 1.0)}])
+def test_a_score_outside_its_bounds_is_none(edited: dict[str, Any]) -> None:
+    score = Score.of(lines((10, 0.5, 0.5)), "ood_validation", 30)
+    assert score is not None
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(msgspec.to_builtins(score) | edited, Score, str_keys=True)
+
+
+def test_no_run_follows_a_pruned_one_nor_is_left(make: Callable[..., Search]) -> None:
+    searched = make(seeds=(0, 1))
+    run = add(searched, 0.5).runs[0]
+    score = Score.of(metrics(0.5), searched.metric, 4)
+    results = {"step": 4, "stop_reason": "pruned", "search": msgspec.to_builtins(score)}
+    Ending(RunFolder(run.path), run.run.key).write("done", results=results)
+    (run.path / "recipe.yaml").touch()
+    assert len(StudyFolder(searched.path).read().plan()) == 2
+    searched.list_runs(searched.trials())
+    assert [one.run for one in StudyFolder(searched.path).read().plan()] == [run.run.run]
 
 
 # What goes wrong ------------------------------------------------------------------------------------------------------

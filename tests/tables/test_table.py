@@ -136,7 +136,7 @@ def test_a_result_counts_only_for_the_very_recipe_and_while_the_folder_of_the_ru
     plan = zip(folder.read().plan(), keys, strict=True)
     folder.update([StudyRun.of(one.run, key, recipe(seed=one.seed)) for one, key in plan])
     (study.runs / folder.read().plan()[2].run / "recipe.yaml").unlink()
-    assert results_of("widths", study.runs)["status"].tolist() == ["done", "left", "left"]
+    assert results_of("widths", study.runs)["status"].tolist() == ["done", "left", "failed"]
 
 
 def test_the_numbers_are_those_that_were_written(study: Studies) -> None:

@@ -189,6 +189,8 @@ def search(
     bar = ProgressBar(total, label=found.path.name, num_done=num_done, unit="trial", show=not quiet)
     with Stop() as stop, bar:
         status = _train_trials(found, engine, stop, bar)
+    with found.lock():
+        found.list_runs(found.trials())
     return SearchResult(found, tuple(found.trials()), status, tuple(command_words) or (recipe.title,))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
-from numerate.errors import UserError
+from numerate.errors import OperationalError, UserError
 from numerate.records.reading import parse_record
 from numerate.runs.end import End, read_end
 from numerate.runs.engines.engine import Failure
@@ -51,10 +51,12 @@ def read_state(runs_dir: Path, run: StudyRun) -> RunState:
     path = runs_dir / run.run
     try:
         end = read_end(path)
-    except UserError as error:
+        if end is not None and end.is_done(run.key):
+            if (path / "recipe.yaml").exists():
+                return RunState(run, path, "done", end)
+            raise UserError(f"{path}: is done, but has no recipe.yaml; restore it, or move this folder")
+    except (UserError, OperationalError) as error:
         end = End.now("failed", key=run.key, seconds=0.0, kind="user error", error=str(error))
-    if end is not None and end.is_done(run.key) and (path / "recipe.yaml").exists():
-        return RunState(run, path, "done", end)
     if Lock(path / "lock").is_held():
         return RunState(run, path, "running")
     if end is not None and end.is_failed(run.key):

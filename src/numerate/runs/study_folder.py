@@ -132,6 +132,8 @@ class StudyFolder:
         check_format(path, content.format)
         if not all(bytes(run.tree).startswith(b"{") for run in content.runs):
             raise UserError(damage_message(path, "a recipe is no object", _REMEDY))
+        if len({run.run for run in content.runs}) < len(content.runs):
+            raise UserError(damage_message(path, "a run is listed twice", _REMEDY))
         return content
 
     def update(

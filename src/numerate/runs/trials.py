@@ -49,6 +49,13 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     objective: Number
     objectives: dict[int, Number]
 
+    def __post_init__(self) -> None:
+        values = (self.value, self.objective, *(self.interval or ()), *self.objectives.values())
+        if not ("loss" in self.metric or all(0 <= value <= 1 + _TIE_BREAK_WEIGHT for value in values)):
+            raise ValueError("accuracies are from 0 to 1")
+        if self.interval is not None and not self.interval[0] <= self.value <= self.interval[1]:
+            raise ValueError("the value must be in its interval")
+
     @classmethod
     def of(cls, lines: Sequence[Mapping[str, Any]], metric: Metric, budget: int | None) -> "Score | None":
         """The score of a run with these lines of `metrics.jsonl`, at its best checkpoint: the one of the highest
@@ -219,10 +226,13 @@ class Search:
         `status`."""
         stored, trials = self.read(), self.trials()
         assert stored is not None, "open() wrote it"
-        trials.append(self._trial(len(trials), parameters))
+        self.list_runs([*trials, self._trial(len(trials), parameters)])
+        self.write(msgspec.structs.replace(stored, points=[*stored.points, dict(parameters)]))
+
+    def list_runs(self, trials: Sequence[Trial]) -> None:
+        """Lists the runs of these trials in `study.json`, under the lock of the search."""
         runs = {run.path: run.run for trial in trials for run in trial.runs}
         StudyFolder(self.path).update(list(runs.values()), question="A hyperparameter search.")
-        self.write(msgspec.structs.replace(stored, points=[*stored.points, dict(parameters)]))
 
     def recipe_of(self, run: RunState) -> Recipe:
         recipe: Recipe = from_tree(run.run.recipe_tree(), "search", expected_class=Recipe)
@@ -241,15 +251,17 @@ class Search:
         recipes, title = [replace(recipe, seed=seed) for seed in self.seeds], self.path.name
         runs = [StudyRun.of(f"{title}/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
         trial = Trial(number, "complete", parameters, runs=tuple(read_states(self.path.parent, runs)))
-        for run in trial.runs:
+        for i, run in enumerate(trial.runs, 1):  # no run follows a failed or pruned one
             if run.status == "failed":
-                return replace(trial, state="failed", error=run.error)
+                return replace(trial, state="failed", error=run.error, runs=trial.runs[:i])
             results = (run.end and run.end.results) or {}
             try:
                 score = msgspec.convert(results.get("search") if run.status == "done" else None, Score, str_keys=True)
             except msgspec.ValidationError:  # none, or an edited one: it is read from the metrics again
                 return replace(trial, state="running")
+            if score.metric not in (self.metric, "validation" if "loss" not in self.metric else self.metric):
+                return replace(trial, state="running")
             trial = replace(trial, scores=(*trial.scores, score))
             if results.get("stop_reason") == "pruned":
-                return replace(trial, state="pruned")
+                return replace(trial, state="pruned", runs=trial.runs[:i])
         return trial

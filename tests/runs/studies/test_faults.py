@@ -185,6 +185,15 @@ def test_a_damaged_end_is_that_of_its_run_alone(pair: Study, quietly: Any, here:
         assert damaged.name in said
     _, again = run_study(pair, runs_dir=tmp_path, engine=here, retry=True)
     assert [one.status for one in again] == ["done", "done"]
+    head = damaged.with_name("recipe.yaml").rename(tmp_path / "kept.yaml")
+    _, without = run_study(pair, runs_dir=tmp_path, engine=here)
+    assert "has no recipe.yaml; restore it" in str(without[0].error)
+    assert without[0].exit_status == 2
+    head.rename(damaged.with_name("recipe.yaml"))
+    damaged.unlink()
+    damaged.mkdir()
+    _, unread = run_study(pair, runs_dir=tmp_path, engine=here)
+    assert [one.status for one in unread] == ["failed", "done"], str(unread[0].error)
     assert len((damaged.parent / "starts.jsonl").read_text().splitlines()) == 1
 
 

@@ -1,5 +1,6 @@
 """The folder of a study lists its runs, whatever happened to it, and finds it by name."""
 
+import json
 import os
 import subprocess
 import sys
@@ -79,6 +80,10 @@ def test_two_commands_may_plan_at_the_same_time(tiny: Recipe, tmp_path: Path) ->
 # Whatever is there ----------------------------------------------------------------------------------------------------
 
 
+def first_run(text: str) -> str:
+    return json.dumps(json.loads(text)["runs"][0], separators=(",", ":"))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -86,6 +91,7 @@ def test_two_commands_may_plan_at_the_same_time(tiny: Recipe, tmp_path: Path) ->
         (lambda text: text.replace('"runs":', '"runs":[],"runs":'), "damaged: it was edited"),
         (lambda text: text.replace('"seed":1,', '"seed":"1",'), "damaged: Expected `int`"),
         (lambda text: text.replace('"run":"', '"run":"../'), r"damaged: .*regex.*runs\[0\]\.run"),
+        (lambda text: text.replace('"runs":[', f'"runs":[{first_run(text)},'), "a run is listed twice"),
         (lambda text: text.replace('"labels"', '"names"'), "damaged: .*unknown field `names`"),
         (lambda text: text.replace(f'"format":{FORMAT}', '"format":99,"new":[1]'), r"format 99.*update numerate"),
         (lambda text: text.replace(f'"format":{FORMAT}', '"format":3'), "by an earlier version of numerate"),
