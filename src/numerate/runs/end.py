@@ -35,7 +35,7 @@ END_FILE = "end.json"
 
 T = TypeVar("T")
 
-_REMEDY = "The run is unharmed: remove the file, and the same `numerate run` reads its run again without training it."
+_REMEDY = "The run is unharmed: remove the file, and the same command reads its run again without training it."
 
 _Region = record_type(
     {
