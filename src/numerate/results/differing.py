@@ -1,0 +1,85 @@
+"""The settings in which recipes differ, as columns of a table."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from numerate.reports.settings import SETTINGS_WITHOUT_EFFECT
+from numerate.runs.patch import tree_diff, value_at
+
+IGNORED_SETTINGS = {
+    *SETTINGS_WITHOUT_EFFECT["Recipe"],
+    *(f"training.{name}" for name in SETTINGS_WITHOUT_EFFECT["Training"]),
+    "seed",
+    "kind",
+}
+"""Settings that do not affect results, such as names and logging intervals. The seed has its own column."""
+
+_MISSING = object()
+
+
+def differing_settings(recipes: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Each setting in which recipes differ, by its path, in the order of a recipe: its value in every recipe.
+
+    If the classes of a part differ, the column of the part has their names (`model.mixer`: "Attention", "LSTM");
+    settings that differ among parts of one class have separate columns (`model.mixer.num_heads`), None if a part has no
+    such setting. A list of parts is shown by their classes: "[Learned, Rotary]". `IGNORED_SETTINGS` has no columns.
+
+    >>> small, large = ({"seed": seed, "model": {"kind": "Decoder", "hidden_size": 64 + seed}} for seed in (0, 1))
+    >>> differing_settings([small, large])
+    {'model.hidden_size': [64, 65]}
+    """
+    columns: dict[str, list[Any]] = {}
+    for root in _roots(recipes):
+        values = [value_at(recipe, root, _MISSING) for recipe in recipes]
+        for path, column in _expand(root, values, [0] * len(values)):
+            if not {path, path.partition(".")[0]} & IGNORED_SETTINGS:
+                columns[path] = column
+    return columns
+
+
+def _roots(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The outermost paths in which recipes differ from the first, in the order of a recipe."""
+    order = {name: i for i, name in enumerate(dict.fromkeys(name for recipe in recipes for name in recipe))}
+    paths = dict.fromkeys(path for recipe in recipes[1:] for path in tree_diff(recipes[0], recipe))
+    if "" in paths:
+        return list(order)
+    outermost = [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
+    return sorted(outermost, key=lambda path: order.get(path.partition(".")[0], len(order)))
+
+
+def _expand(path: str, values: Sequence[Any], part_ids: Sequence[int]) -> Iterator[tuple[str, list[Any]]]:
+    """The columns at and below a path. `part_ids` numbers the parts that contain the values: settings of parts that
+    already differ (an LSTM and an Attention) are not compared."""
+    shown = [_shown(value) for value in values]
+    first: dict[int, Any] = {}
+    present = [(one, part) for one, value, part in zip(shown, values, part_ids, strict=True) if value is not _MISSING]
+    if any(first.setdefault(part, one) != one for one, part in present):
+        yield path, shown
+    parts: dict[tuple[int, str], int] = {}
+    below = [parts.setdefault((part, str(one)), len(parts)) for part, one in zip(part_ids, shown, strict=True)]
+    for name in dict.fromkeys(name for value in values for name in _child_names(value)):
+        children = [value_at(value, name, _MISSING) if _child_names(value) else _MISSING for value in values]
+        yield from _expand(f"{path}.{name}", children, below)
+
+
+def _shown(value: Any) -> Any:
+    """The value of a setting in a column: numbers, booleans and strings unchanged, a part as its class."""
+    if value is _MISSING or value is None:
+        return None
+    if isinstance(value, Mapping):
+        if value.get("kind") == "Span":
+            return f"{value.get('low')}:{value.get('high')}"
+        return str(value.get("kind", json.dumps(value)))
+    if isinstance(value, list):
+        return f"[{', '.join(str(_shown(item)) for item in value)}]"
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _child_names(value: Any) -> list[str]:
+    """The settings inside a part, or the indices of a list of parts."""
+    if isinstance(value, Mapping):
+        return [] if value.get("kind") == "Span" else [name for name in value if name not in ("kind", "source")]
+    if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        return [str(i) for i in range(len(value))]
+    return []
