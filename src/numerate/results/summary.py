@@ -1,0 +1,535 @@
+"""What is computed of a table of cells: scores of runs over regions and cells, summaries over seeds, differences.
+
+    frame = numerate.cells("abacus_laptop")
+    numerate.summary(frame)                                        # by variant and region
+    numerate.summary(frame, by=["variant", "length"])              # by length
+
+Every number that people see is made here, by `numerate.evaluation.statistics` and the sums of `numerate.evaluation`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import combinations
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from numerate.errors import UserError, check_choice, did_you_mean
+from numerate.evaluation.answer_metrics import (
+    ANSWER_METRICS,
+    LOWER_IS_BETTER,
+    METRIC_NAMES,
+    base_metric,
+    pooled_metrics,
+)
+from numerate.evaluation.labels import METRICS, LabelCounts, Metric
+from numerate.evaluation.likelihoods import CHUNK_AXIS, Likelihoods, merge_portions
+from numerate.evaluation.number_metrics import NumberScores
+from numerate.evaluation.statistics import (
+    fisher_exact,
+    holm,
+    interquartile_mean,
+    min_p_value,
+    paired_permutation_test,
+    permutation_test,
+    probability_of_improvement,
+    region_mean,
+    stratified_bootstrap_interval,
+    success_rate,
+    wilson_interval,
+)
+from numerate.evaluation.text_metrics import TextScores
+from numerate.results.rows import LANGUAGE_METRICS, REGIONS, SCORE_PREFIX, axes
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+CONVERGED = 0.99
+"""The exact match in distribution from which on a seed has converged."""
+
+SUCCESS = 0.99
+"""The score from which on a seed succeeded, unless another threshold is given."""
+
+ALL_OOD = "ood"
+"""The region of all cells out of distribution, where several such regions were evaluated."""
+
+STATISTICS: dict[str, Callable[[Any], Any]] = {
+    "median": lambda rows: np.median(rows, axis=-1),
+    "iqm": interquartile_mean,
+    "mean": lambda rows: np.mean(rows, axis=-1),
+}
+"""Statistics over seeds, along the last axis: median, interquartile mean, mean."""
+
+MIN_SEEDS = 5
+"""A bootstrap interval over fewer seeds is much too narrow."""
+
+# Which cells ----------------------------------------------------------------------------------------------------------
+
+
+def reported(frame: "DataFrame", checkpoint: str | None = None) -> "DataFrame":
+    """The cells that stand for their runs: of each run and each choice of settings those of one checkpoint ("final"
+    where it was evaluated, else the latest) and the first position offset; of labels at all offsets, to be averaged.
+
+    With `checkpoint="best"` without the cells of OOD validation, on which the best checkpoint was chosen. Cells of
+    strata and those below all of training stay: see `of_map`.
+    """
+    if not len(frame):
+        return frame
+    keys = [frame["run"], frame["settings"].fillna("")]
+    if checkpoint is None:
+        rank = frame["step"] + (frame["checkpoint"] == "final") * (frame["step"].max() + 1.0)
+        rank = rank - 0.5 * (frame["checkpoint"] == "best")  # of one step, another name is reported
+        frame = frame[rank == rank.groupby(keys).transform("max")]
+    else:
+        frame = frame[frame["checkpoint"] == checkpoint]
+    if checkpoint == "best" or (checkpoint is None and (frame["checkpoint"] == "best").any()):
+        frame = frame[(frame["checkpoint"] != "best") | (frame["region"] != "ood_validation")]
+    if "accuracy" in frame and frame["accuracy"].notna().all():
+        return frame
+    offsets = frame["position_offset"]
+    return frame[offsets == offsets.groupby([frame["run"], frame["settings"].fillna("")]).transform("min")]
+
+
+def of_map(frame: "DataFrame") -> "DataFrame":
+    """The cells of the grid, without those of strata."""
+    return frame[frame["stratum"].isna()] if "stratum" in frame else frame
+
+
+def of_strata(frame: "DataFrame") -> "DataFrame":
+    """The cells of strata alone."""
+    return frame[frame["stratum"].notna()] if "stratum" in frame else frame.iloc[:0]
+
+
+def grid_axes(frame: "DataFrame") -> list[str]:
+    """The axes of the cells of the map."""
+    inside = of_map(frame)
+    return [axis for axis in axes(frame) if axis != CHUNK_AXIS and inside[axis].notna().any()]
+
+
+def places(frame: "DataFrame") -> "DataFrame":
+    """The columns that say which cell of an evaluation a row is, missing sizes as -1."""
+    found = frame[axes(frame)].fillna(-1)
+    return found.assign(stratum=frame["stratum"].fillna("")) if "stratum" in frame else found
+
+
+def shared_cells(frame: "DataFrame") -> "DataFrame":
+    """The cells that every run and every choice of settings has, so that their means are comparable; all of them if
+    they have none in common."""
+    if not len(frame):
+        return frame
+    place, evaluation = (
+        keys.groupby(list(keys), sort=False, dropna=False).ngroup()
+        for keys in (places(frame).assign(region=frame["region"]), frame[["run", "settings"]])
+    )
+    counts = evaluation.groupby(place).nunique()
+    shared = counts.index[counts == evaluation.nunique()]
+    return frame[place.isin(shared)] if len(shared) else frame
+
+
+def diagonal(frame: "DataFrame") -> "DataFrame":
+    """The cells of the map where all axes have the same size, with it as the column `length`."""
+    inside, names = of_map(frame), grid_axes(frame)
+    equal = (inside[names].nunique(axis=1, dropna=False) == 1) if names else inside["step"] < 0
+    return inside[equal].assign(length=inside.loc[equal, names[0]] if names else 0)
+
+
+def has_parts(frame: "DataFrame") -> bool:
+    """Whether the cells are named parts, such as modules or test sets, which have no length."""
+    names = grid_axes(frame)
+    named = "names" in frame and bool(of_map(frame)["names"].notna().all())
+    return len(names) == 1 and len(frame) > 0 and (named or names[0] in ("module", "test"))
+
+
+def with_all_ood(frame: "DataFrame") -> "DataFrame":
+    """The cells with those out of distribution a second time, as the region `ood`, if they are of several regions."""
+    import pandas
+
+    inside = frame[frame["region"].isin(REGIONS)]
+    beyond = inside[inside["region"] != "in_distribution"]
+    if beyond["region"].nunique() < 2:
+        return inside
+    several = beyond.groupby([beyond["run"], beyond["settings"].fillna("")])["region"].transform("nunique") > 1
+    return pandas.concat([inside, beyond[several].assign(region=ALL_OOD)])
+
+
+def converged(frame: "DataFrame") -> "DataFrame":
+    """The cells of the runs that have converged, or were not measured in distribution."""
+    found = scores(of_map(reported(frame)), by=["region"])
+    failed = found[(found["region"] == "in_distribution") & (found["value"] < CONVERGED)]
+    return frame[~frame["run"].isin(failed["run"])]
+
+
+# Scores of runs -------------------------------------------------------------------------------------------------------
+
+
+def default_metric(frame: "DataFrame") -> str:
+    """The loss of text; accuracy on labels at positions beyond training where these are known; else exact match."""
+    if "nats" in frame and frame["nats"].notna().all():
+        return "loss"
+    if "accuracy" in frame and len(frame) and "sums" in frame:
+        labels = [(sums or {}).get("labels") or {} for sums in frame["sums"]]
+        if all(one.get("max_training_labels") is not None for one in labels):
+            return "ood_accuracy"
+    return "exact_match"
+
+
+def is_lower_better(metric: str) -> bool:
+    """Whether less of a metric is better."""
+    return base_metric(metric) in LOWER_IS_BETTER or metric in LANGUAGE_METRICS[:3]
+
+
+def check_metric(frame: "DataFrame", metric: str) -> None:
+    """Raises `UserError` for a metric that no cell has."""
+    known = [*METRICS, *METRIC_NAMES, *LANGUAGE_METRICS, *(name for name in frame if name.startswith(SCORE_PREFIX))]
+    if metric not in known:
+        raise UserError(
+            f"metric: there is no {metric!r}; there are: {', '.join(known[:12])}.{did_you_mean(metric, known)}"
+        )
+    if base_metric(metric) not in frame or not frame[base_metric(metric)].notna().any():
+        hint = "; numerate evaluate RUN method=decoding computes it" if base_metric(metric) in ANSWER_METRICS else ""
+        raise UserError(f"metric: no cell has {metric}{hint}")
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric of some cells of one run: its 95 % interval over questions, if it has one, and the score of memorizing
+    or of one constant answer. `questions` were asked in `cells`; `excluded` cells may overlap with training."""
+
+    value: float
+    low: float = np.nan
+    high: float = np.nan
+    baseline: float = np.nan
+    questions: int = 0
+    cells: int = 0
+    excluded: int = 0
+
+
+class _Rows:
+    """The columns of a frame that scores are made of, as plain lists."""
+
+    def __init__(self, frame: "DataFrame") -> None:
+        self.region: list[str] = frame["region"].tolist()
+        self.overlaps: Any = frame["overlaps_training"].to_numpy(bool)
+        self.offset: Any = frame["position_offset"].to_numpy()
+        self.questions: Any = frame["questions"].to_numpy("int64")
+        self.correct: Any = frame["correct"].to_numpy("float64") if "correct" in frame else None
+        self.sums: list[Any] = frame["sums"].tolist() if "sums" in frame else [None] * len(frame)
+        self.chunk: list[int] = frame[CHUNK_AXIS].fillna(0).astype(int).tolist() if CHUNK_AXIS in frame else []
+        self._own = {name: frame[name].to_numpy("float64") for name in frame if name.startswith(SCORE_PREFIX)}
+
+    def score(self, index: Any, metric: str) -> Score | None:
+        """The metric of the cells at these places; None if they do not have it. Cells that may overlap with training
+        are left out unless all do; all cells weigh the same in exact match, all labels or questions in others."""
+        held_out = index[~self.overlaps[index]]
+        scored = held_out if len(held_out) else index
+        repeats = len({*self.offset[scored].tolist()})
+        found = self._measure(scored, metric, repeats, self.region[index[0]])
+        if found is None:
+            return None
+        value, low, high, baseline, questions = found
+        cells = len(scored) // repeats
+        return Score(value, low, high, baseline, questions, cells, len(index) // repeats - cells)
+
+    def _measure(
+        self, at: Any, metric: str, repeats: int, region: str
+    ) -> tuple[float, float, float, float, int] | None:
+        if metric in LANGUAGE_METRICS:
+            return self._language(at, metric)
+        if metric in METRIC_NAMES:
+            pooled = self.pooled(at)
+            value = pooled.get(metric)
+            ends = (pooled.get(f"{metric}.{end}", np.nan) for end in ("low", "high"))
+            return None if value is None else (value, *cast(Any, ends), np.nan, int(self.questions[at].sum()))
+        if metric.startswith(SCORE_PREFIX):
+            return self._own_score(at, metric)
+        if self.correct is None or np.isnan(self.correct[at]).any():
+            return None
+        labels = self.labels(at, repeats)
+        baseline = None
+        if labels is not None:
+            name = labels.effective_metric(cast(Metric, metric), region)
+            baseline = None if region in ("in_distribution", "below") else labels.baseline(name)
+            found = labels.score_with_interval(name) if name != "exact_match" else None
+            if found is not None:
+                return found.value, found.low, found.high, np.nan if baseline is None else baseline, found.count
+        elif metric != "exact_match":
+            return None
+        pairs = list(zip(self.correct[at].astype(int).tolist(), self.questions[at].tolist(), strict=True))
+        mean = region_mean(pairs, num_repeats=repeats)
+        return mean.value, mean.low, mean.high, np.nan if baseline is None else baseline, mean.count // repeats
+
+    def labels(self, at: Any, repeats: int = 1) -> LabelCounts | None:
+        """The labels of these cells, each row once for all of its position offsets; None without labels."""
+        parts = [LabelCounts.from_record(self.sums[i] or {}) for i in at]
+        known = [one for one in parts if one is not None]
+        if len(known) < len(parts) or not known:
+            return None
+        merged = LabelCounts.merge(known)
+        return merged if repeats == 1 else LabelCounts(**{**vars(merged), "num_offsets": repeats})
+
+    def pooled(self, at: Any) -> dict[str, float | None]:
+        """All metrics of number and text answers, over all questions of these cells and as means over them."""
+        sums = [self.sums[i] or {} for i in at]
+        return pooled_metrics(map(NumberScores.from_record, sums), map(TextScores.from_record, sums))
+
+    def _own_score(self, at: Any, metric: str) -> tuple[float, float, float, float, int] | None:
+        values = self._own[metric][at] if metric in self._own else np.array([])
+        scored = at[~np.isnan(values)] if len(values) else []
+        if not len(scored):
+            return None
+        count = int(self.questions[scored].sum())
+        if self.correct is None or np.isnan(self.correct[scored]).any():  # of a kind with entries of its own
+            mean = fmean(self._own[metric][scored])
+            return mean, np.nan, np.nan, np.nan, count
+        total = sum(self.sums[i]["scores"][metric.removeprefix(SCORE_PREFIX)] for i in scored)
+        low, high = wilson_interval(total, count)
+        return total / count, float(low), float(high), np.nan, count
+
+    def _language(self, at: Any, metric: str) -> tuple[float, float, float, float, int] | None:
+        sums = [(self.sums[i] or {}).get("language") for i in at]
+        if not sums or any(one is None for one in sums):
+            return None
+        chunks = [self.chunk[i] for i in at] if self.chunk else [0] * len(at)
+        merged = merge_portions(zip(chunks, map(Likelihoods.from_sums, cast(Any, sums)), strict=True))
+        intervals = {"loss": merged.loss_interval(), "bits_per_byte": merged.bits_per_byte_interval()}
+        low, high = intervals.get(metric) or (np.nan, np.nan)
+        value = getattr(merged, metric)
+        return None if value is None else (value, low, high, np.nan, merged.tokens)
+
+
+def scores(frame: "DataFrame", by: Sequence[str] = ("variant", "region"), metric: str | None = None) -> "DataFrame":
+    """One row for each run and each value of the columns `by`: the metric of the run's cells there, with the columns of
+    `Score`.
+
+    `metric` is exact match, a metric of labels, numbers, texts or text (`numerate list metrics`), or `score.NAME`;
+    `default_metric` if not given. Of number and text answers, `mae (mean of modules)` is the mean over cells.
+    """
+    from pandas import DataFrame
+
+    metric = metric or default_metric(frame)
+    rows, keys = _Rows(frame), [*dict.fromkeys([*by, "variant", "seed", "run"])]
+    found = []
+    for key, index in _groups(frame, keys):
+        if (score := rows.score(index, metric)) is not None:
+            found.append({**key, **vars(score)})
+    names = [*keys, *Score.__dataclass_fields__]
+    table = DataFrame(found, columns=names)
+    return table.astype({name: frame[name].dtype for name in keys if len(table)}).assign(metric=metric)
+
+
+def _groups(frame: "DataFrame", keys: Sequence[str]) -> Iterable[tuple[dict[str, Any], Any]]:
+    """The groups of rows with equal values of some columns, in order of appearance, each with its rows' places."""
+    if not len(frame):
+        return
+    number = frame.groupby(list(keys), sort=False, dropna=False).ngroup().to_numpy()
+    order = np.argsort(number, kind="stable")
+    starts = np.flatnonzero(np.r_[True, np.diff(number[order]) > 0])
+    columns = {name: frame[name].tolist() for name in keys}
+    for index in np.split(order, starts[1:]):
+        yield {name: column[index[0]] for name, column in columns.items()}, index
+
+
+# Seeds ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Values of one metric over seeds. `single` is the interval over questions of a single one."""
+
+    values: tuple[float, ...]
+    statistic: str = "median"
+    single: tuple[float, float] = (np.nan, np.nan)
+    key: tuple[object, ...] = ("report",)
+
+    @cached_property
+    def value(self) -> float:
+        """The statistic, kept among the values where rounding would put it a last digit outside."""
+        return float(np.clip(STATISTICS[self.statistic](np.array(self.values)), min(self.values), max(self.values)))
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The lowest and the highest seed; of a single one its interval over questions."""
+        return (min(self.values), max(self.values)) if len(self.values) > 1 else self.single
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % bootstrap interval over seeds; the range of fewer than `MIN_SEEDS`."""
+        if len(self.values) < MIN_SEEDS:
+            return self.range
+        statistic = STATISTICS[self.statistic]
+        return stratified_bootstrap_interval([self.values], *self.key, statistic=statistic)
+
+
+def summary(
+    frame: "DataFrame",
+    by: Sequence[str] = ("variant", "region"),
+    *,
+    metric: str | None = None,
+    checkpoint: str | None = None,
+    statistic: str = "median",
+    threshold: float = SUCCESS,
+    bootstrap: bool = False,
+) -> "DataFrame":
+    """One row for each value of the columns `by`: the statistic over seeds of the metric of each run.
+
+    Columns: `seeds`, `value`; `low` and `high`, the lowest and the highest seed, or with `bootstrap` the 95 % interval
+    of the statistic over five seeds and more, or the 95 % interval over questions of a single seed; `baseline`, the
+    score of memorizing; `questions` and `cells` of the first seed, `excluded` cells that may overlap with training;
+    `success`, `success.low`, `success.high`: the share of seeds with at least `threshold`, with Wilson's interval.
+
+        numerate.summary(frame, by=["variant", "region"], statistic="iqm", bootstrap=True)
+
+    By `region`, the cells are those of the map that every run has (`shared_cells`), and several regions out of
+    distribution are also one, `ood`. Raises `UserError` for a metric or a column that no cell has.
+    """
+    from pandas import DataFrame
+
+    check_choice("statistic", statistic, STATISTICS)
+    if metric is not None:
+        check_metric(frame, metric)
+    if missing := [name for name in by if name not in frame and name != "length"]:
+        raise UserError(f"by: there is no column {missing[0]!r}; there are: {', '.join(map(str, frame.columns[:20]))}")
+    chosen = reported(frame, checkpoint)
+    if "length" in by and "length" not in frame:
+        chosen = diagonal(chosen)
+    if "region" in by:
+        chosen = with_all_ood(shared_cells(of_map(chosen)))
+    found = scores(chosen, by, metric)
+    rows = []
+    for key, index in _groups(found, by):
+        group = found.iloc[index]
+        first = group.iloc[0]
+        seeds = Seeds(tuple(group["value"]), statistic, (first["low"], first["high"]))
+        low, high = seeds.interval if bootstrap else seeds.range
+        rate = success_rate(seeds.values, threshold)
+        rows.append(
+            key
+            | {"metric": first["metric"], "seeds": len(group), "value": seeds.value, "low": low, "high": high}
+            | {
+                "baseline": group["baseline"].max(),
+                **{name: first[name] for name in ("questions", "cells", "excluded")},
+            }
+            | {"success": rate.value, "success.low": rate.low, "success.high": rate.high}
+        )
+    names = [*by, "metric", "seeds", "value", "low", "high", "baseline", "questions", "cells", "excluded"]
+    return DataFrame(rows, columns=[*names, "success", "success.low", "success.high"])
+
+
+# Differences ----------------------------------------------------------------------------------------------------------
+
+MAX_ALL_PAIRS = 4
+"""Up to this number of variants all pairs are compared; of more each with the first, to keep the correction small."""
+
+SIGNIFICANT = 0.05
+
+
+def differences(frame: "DataFrame", *, metric: str | None = None, baseline: str | None = None) -> "DataFrame":
+    """Pairs of variants with several seeds by the score of each seed: over the regions, and how many converge.
+
+    Without a `metric` the regions beyond training are compared over the converged seeds and the cells that both
+    variants have, and `converged` is Fisher's exact test of how many converge; with one, all regions and seeds are.
+    Columns: `measure`, `first`, `second`, `first_mean`, `second_mean`, `difference` with its 95 % bootstrap interval
+    over seeds `low`, `high`; `better`, how often a seed of the first beats one of the second; `p`, `p_holm`, corrected
+    by Holm's method for the pairs of a measure; `p_min`, the smallest `p` that so many seeds can give; `test`.
+
+    All pairs of up to four variants are compared, of more each with the first, or with the `baseline`.
+    """
+    from pandas import DataFrame
+
+    chosen = of_map(reported(frame))
+    if "non_causal_reason" in chosen:
+        chosen = chosen[chosen["non_causal_reason"].isna()]
+    seeds = chosen.groupby("variant", sort=False)["run"].nunique()
+    variants = [name for name in seeds.index[seeds > 1] if name != baseline]
+    variants = [baseline, *variants] if baseline is not None and seeds.get(baseline, 0) > 1 else variants
+    pairs = (
+        list(combinations(variants, 2)) if len(variants) <= MAX_ALL_PAIRS else [(v, variants[0]) for v in variants[1:]]
+    )
+    tables = _measured(chosen, metric)
+    rows: list[dict[str, Any]] = []
+    for measure, values in tables.items():
+        measured = [(pair, values(pair[0], pair), values(pair[1], pair)) for pair in pairs]
+        measured = [one for one in measured if min(len(one[1]), len(one[2])) > 1]
+        lower = metric is not None and is_lower_better(metric)
+        tested = [_test(measure, first, second, len(measured), lower) for _, first, second in measured]
+        corrected = holm([row["p"] for row in tested])
+        for (pair, *_), row, p in zip(measured, tested, corrected, strict=True):
+            rows.append(
+                {"measure": measure, "first": pair[0], "second": pair[1], **row, "p_holm": p, "pairs": len(tested)}
+            )
+    names = ["measure", "first", "second", "first_mean", "second_mean", "difference", "low", "high", "better"]
+    return DataFrame(rows, columns=[*names, "p", "p_holm", "p_min", "pairs", "test"]).assign(
+        metric=metric or default_metric(chosen)
+    )
+
+
+SeedValues = Mapping[Any, float]
+"""The score of each seed."""
+
+
+def _measured(frame: "DataFrame", metric: str | None) -> "dict[str, Callable[[str, tuple[str, str]], SeedValues]]":
+    """The measures of differences, each with a function that gives the scores of a variant in a pair by seed."""
+    if metric is not None:
+        found = scores(with_all_ood(shared_cells(frame)), ["variant", "region"], metric)
+        regions = [name for name in (*REGIONS, ALL_OOD) if (found["region"] == name).any()]
+        return {region: partial(_by_seed, found, region) for region in regions}
+    trained = scores(frame[frame["region"] == "in_distribution"], ["variant", "region"])
+    successes = trained.assign(value=(trained["value"] >= CONVERGED).astype(float))
+    kept, name = converged(frame), default_metric(frame)
+    beyond = with_all_ood(kept[~kept["overlaps_training"].astype(bool)])
+    beyond = beyond[beyond["region"] != "in_distribution"]
+    return {
+        "converged": partial(_by_seed, successes, "in_distribution"),
+        **{
+            region: partial(_shared_means, beyond[beyond["region"] == region], name)
+            for region in (*REGIONS, ALL_OOD)
+            if (beyond["region"] == region).any()
+        },
+    }
+
+
+def _shared_means(frame: "DataFrame", metric: str, variant: str, pair: tuple[str, str]) -> SeedValues:
+    """Of each seed of a variant the mean over the cells that both variants of a pair have."""
+    inside = shared_cells(frame[frame["variant"].isin(pair)])
+    each = scores(inside, ["variant", *axes(inside)], metric)
+    own = each[each["variant"] == variant]
+    return {seed: fmean(values) for seed, values in own.groupby("seed", sort=False)["value"]}
+
+
+def _by_seed(found: "DataFrame", region: str, variant: str, pair: tuple[str, str]) -> SeedValues:
+    """The score of each seed of a variant in a region."""
+    own = found[(found["variant"] == variant) & (found["region"] == region)]
+    return dict(zip(own["seed"].tolist(), own["value"].tolist(), strict=True))
+
+
+def _test(measure: str, first: SeedValues, second: SeedValues, num_pairs: int, lower: bool) -> dict[str, Any]:
+    """The test of two variants: of counts Fisher's; of scores the sign-flip test where they have the same seeds, and
+    enough for significance after the correction, else the permutation test."""
+    one, two = tuple(first.values()), tuple(second.values())
+    is_paired = {*map(str, first)} == {*map(str, second)}
+    lowest = min_p_value(len(one), len(two), paired=True) if is_paired else 1.0
+    if measure == "converged":
+        p, name = fisher_exact((round(sum(one)), len(one)), (round(sum(two)), len(two))), "Fisher's exact test"
+        lowest = min_p_value(len(one), len(two))
+    elif lowest * num_pairs < SIGNIFICANT:
+        pairs = [
+            [value for _, value in sorted((str(seed), value) for seed, value in each.items())]
+            for each in (first, second)
+        ]
+        p, name = paired_permutation_test(*pairs, "report"), "sign-flip test, seed by seed"
+    else:
+        p, name = permutation_test(one, two, "report"), "permutation test"
+        lowest = min_p_value(len(one), len(two))
+    if is_paired:
+        gaps = [first[seed] - second[seed] for seed in first]
+        low, high = stratified_bootstrap_interval([gaps], "difference", statistic=STATISTICS["mean"])
+    else:
+        count = len(one)
+        low, high = stratified_bootstrap_interval(
+            [one, two], "difference", statistic=lambda rows: rows[:, :count].mean(-1) - rows[:, count:].mean(-1)
+        )
+    ends = {"low": low, "high": high, "better": probability_of_improvement(*((two, one) if lower else (one, two)))}
+    means = {"first_mean": fmean(one), "second_mean": fmean(two), "difference": fmean(one) - fmean(two)}
+    return means | ends | {"p": p, "p_min": lowest, "test": name}
