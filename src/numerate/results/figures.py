@@ -1,0 +1,377 @@
+"""Figures of a table of cells: each a function of a frame and axes, which it draws on and returns.
+
+    axes = by_length(numerate.cells("abacus_laptop"))
+    style.save(axes.figure, "by_length.pdf")
+
+`numerate plot` saves them, a page embeds them, a notebook shows them. Without axes a new figure is as wide as a column.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numerate.errors import UserError
+from numerate.evaluation.statistics import seed_band
+from numerate.results.rows import REGIONS
+from numerate.results.style import (
+    COLUMN,
+    GREY,
+    PAGE,
+    SHADE,
+    TRAINED,
+    figure_style,
+    new_axes,
+    new_figure,
+    ramp,
+    series_styles,
+)
+from numerate.results.summary import (
+    ALL_OOD,
+    MIN_SEEDS,
+    Seeds,
+    converged,
+    default_metric,
+    diagonal,
+    grid_axes,
+    has_parts,
+    of_map,
+    reported,
+    scores,
+    shared_cells,
+    summary,
+    with_all_ood,
+)
+from numerate.results.words import REGION_NAMES, axis_name, cell_percent, is_share, metric_title, wrapped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+MAX_SERIES = 8
+"""Variants in one figure, each with a color of its own."""
+
+MAX_NUMBERS = 400
+"""Cells of a map with numbers in them; larger maps are pictures on a page."""
+
+MAX_MARKS = 30
+"""Points of a line that have marks."""
+
+FAR = 10
+"""How many times the longest trained length the longest one must be for a logarithmic axis."""
+
+
+def heat_map(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | None = None, bar: bool = True) -> "Axes":
+    """The metric of one variant in each cell of a grid, the median over seeds, with a red border around what was
+    trained. A grid of one axis, or of equal sizes alone, is a strip. Numbers stand in cells where 7 points fit.
+
+        heat_map(frame[frame["variant"] == "Abacus"])
+
+    Raises `UserError` for several variants, and for cells that are parts or have more than two axes.
+    """
+    inside, names = of_map(reported(frame)), grid_axes(frame)
+    if inside["variant"].nunique() != 1 or has_parts(frame) or len(names) not in (1, 2):
+        raise UserError("heat_map: needs the cells of one variant on a grid of one or two axes")
+    found = summary(inside, by=names, metric=metric)
+    found = found[found["seeds"] == found["seeds"].max()]
+    found = found.merge(inside[[*names, "region"]].drop_duplicates(names))
+    rows = names[0] if len(names) == 2 and (found[names[0]] != found[names[-1]]).any() else "strip"
+    found = found.assign(strip=0, trained=found["region"] == "in_distribution")
+    values = found.pivot(index=rows, columns=names[-1], values="value")
+    trained = found.pivot(index=rows, columns=names[-1], values="trained") == True  # noqa: E712 (missing cells are not)
+    with figure_style():
+        ax = ax or new_axes(COLUMN, 3.0 if rows != "strip" else 1.2)
+        square: Any = "equal" if 0.5 <= len(values) / len(values.columns) <= 2 else "auto"
+        image = ax.imshow(values, cmap=ramp(), vmin=0, vmax=1, aspect=square, interpolation="nearest")
+        _write_numbers(ax, values.to_numpy())
+        _draw_border(ax, trained.to_numpy())
+        for axis, sizes in ((ax.xaxis, values.columns), (ax.yaxis, values.index[: len(values) * (rows != "strip")])):
+            every = max(1, -(-len(sizes) // 12))
+            axis.set_ticks(range(0, len(sizes), every), [f"{size:,}" for size in sizes[::every]])
+        ax.set_xlabel("n" if rows == "strip" and len(names) == 2 else axis_name(names[-1]))
+        ax.set_ylabel("" if rows == "strip" else axis_name(rows))
+        ax.spines[:].set_visible(False)
+        ax.tick_params(length=0)
+        if bar:
+            add_bar(image, [ax], metric_title(found["metric"].iloc[0]))
+    return ax
+
+
+def add_bar(image: Any, axes: Sequence["Axes"], label: str) -> None:
+    """One bar of colors, in per cent, beside axes with maps."""
+    bar = axes[0].figure.colorbar(image, ax=list(axes), fraction=0.05, pad=0.02, aspect=30)
+    bar.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25", "50", "75", "100"])
+    bar.set_label(wrapped(label, 26))
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=2)
+
+
+def _write_numbers(ax: "Axes", values: Any) -> None:
+    """Per cents in the cells of a map where letters of 7 points fit; zeros are pale, so that others stand out."""
+    figure, box = ax.figure, ax.get_position()
+    width = 0.8 * 72 * figure.get_figure(root=True).get_size_inches()[0] * box.width / values.shape[1]
+    if values.size > MAX_NUMBERS or width < 11.5:
+        return
+    for (row, column), value in np.ndenumerate(values):
+        if value == value:
+            color = "#8d8b82" if value == 0 else "black" if value < 0.55 else "white"
+            ax.text(column, row, cell_percent(value), ha="center", va="center", fontsize=7, color=color)
+
+
+def _draw_border(ax: "Axes", inside: Any) -> None:
+    """A red line around the cells of a map that were trained."""
+    from matplotlib.collections import LineCollection
+
+    padded = np.pad(inside.astype(int), 1)
+    lines = [
+        [(column - 0.5, row - 0.5), (column + 0.5, row - 0.5)]
+        for row, column in np.argwhere(np.diff(padded, axis=0)[:, 1:-1])
+    ]
+    lines += [
+        [(column - 0.5, row - 0.5), (column - 0.5, row + 0.5)]
+        for row, column in np.argwhere(np.diff(padded, axis=1)[1:-1])
+    ]
+    ax.add_collection(
+        LineCollection(lines, colors=TRAINED, linewidths=1.5, capstyle="projecting", clip_on=False, zorder=5)
+    )
+
+
+def by_length(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | None = None) -> "Axes":
+    """The metric of each variant by length, where all numbers are equally long: the median over the converged seeds
+    with a band from the lowest to the highest, or of one seed its 95 % interval over questions. Of several seeds that
+    did not all converge, the legend says how many did; where none did, all are drawn, dashed in grey.
+
+    What was trained is shaded; the dotted line is the score of memorizing. The axis is logarithmic where lengths reach
+    far beyond training. Raises `UserError` for cells without a length.
+    """
+    along = diagonal(reported(frame))
+    if not len(along) or has_parts(frame):
+        raise UserError("by_length: needs cells where all axes have the same size; forest compares parts")
+    styles, kept = series_styles(along), converged(frame)
+    with figure_style():
+        ax = ax or new_axes()
+        for variant, own in along.groupby("variant", sort=False):
+            count, drawn = own["run"].nunique(), own[own["run"].isin(kept["run"])]
+            num_converged = drawn["run"].nunique()
+            options = styles[variant] if num_converged else styles[variant] | {"color": GREY}
+            found = summary(drawn if num_converged else own, by=["length"], metric=metric).sort_values("length")
+            found = found[found["seeds"] == found["seeds"].max()]
+            seeds = f" ({num_converged} of {count} seeds)" if num_converged < count > 1 else ""
+            label = wrapped(f"{variant}{seeds or ' (did not converge)' * (not num_converged)}", 38)
+            ax.fill_between(
+                found["length"], found["low"], found["high"], color=options["color"], alpha=0.16, linewidth=0
+            )
+            mark = {"marker": options["marker"] if len(found) <= MAX_MARKS else ""}
+            ax.plot(found["length"], found["value"], label=label, **options | mark)
+        found = summary(along, by=["length", "region"], metric=metric).sort_values("length")
+        known = found[found["baseline"].notna()]
+        if len(known):
+            ax.plot(known["length"], known["baseline"], ":", color=GREY, linewidth=1, label="memorizing")
+        lengths, trained = along["length"], along.loc[along["region"] == "in_distribution", "length"]
+        if len(trained):
+            ax.axvspan(trained.min() - 0.5, trained.max() + 0.5, color=SHADE, linewidth=0, zorder=0)
+            ax.axvline(trained.max() + 0.5, color=TRAINED, linewidth=1, zorder=1)
+        if len(trained) and lengths.max() >= FAR * trained.max():
+            ax.set_xscale("log")
+            ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes_of_grid = grid_axes(frame)
+        x_label = axis_name(axes_of_grid[0]) if len(axes_of_grid) == 1 else "n, digits of each number"
+        ax.set(xlabel=x_label, ylabel=wrapped(metric_title(found["metric"].iloc[0]), 26))
+        _percent_axis(ax.yaxis)
+        _legend(ax, along["variant"].nunique() > 1 or len(known) > 0)
+    return ax
+
+
+def _percent_axis(axis: Any) -> None:
+    axis.set_ticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100"])
+    axis.axes.grid(axis=axis.axis_name)
+    (axis.axes.set_ylim if axis.axis_name == "y" else axis.axes.set_xlim)(-0.03, 1.03)
+
+
+def _legend(ax: "Axes", wanted: bool) -> None:
+    """A legend below axes, in as many columns as fit."""
+    if not wanted:
+        return
+    handles, labels = ax.get_legend_handles_labels()
+    width = ax.figure.get_figure(root=True).get_size_inches()[0] * ax.get_position().width
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    columns = max(1, int(width / (0.5 + 0.06 * longest)))
+    ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(-0.04, -0.22), ncols=columns, borderaxespad=0.0)
+
+
+def training_curves(
+    frame: "DataFrame", ax: "Axes | None" = None, *, y: str = "loss", split: str | None = None
+) -> "Axes":
+    """What was logged of each variant by step, the median over seeds with a band from the lowest to the highest.
+
+    `frame` is that of `numerate.results.rows.metrics`; `split` is "validation" or "ood_validation", None for training
+    itself. Raises `UserError` where nothing of the kind was logged.
+
+        training_curves(metrics("quickstart"), y="exact_match", split="validation")
+    """
+    known = (
+        frame[frame["split"].isna()] if split is None else frame[frame["split"] == split] if "split" in frame else frame
+    )
+    known = known[known[y].notna()] if y in known else known.iloc[:0]
+    if not len(known):
+        raise UserError(f"training_curves: no {y} of {split or 'training'} was logged")
+    styles = series_styles(frame)
+    with figure_style():
+        ax = ax or new_axes()
+        for variant, own in known.groupby("variant", sort=False):
+            curves = [(run["step"].tolist(), run[y].tolist()) for _, run in own.groupby("run", sort=False)]
+            band, options = seed_band(curves), styles[variant]
+            ax.fill_between(band.steps, band.low, band.high, color=options["color"], alpha=0.16, linewidth=0)
+            mark = {"marker": options["marker"] if len(band.steps) <= MAX_MARKS else ""}
+            ax.plot(band.steps, band.median, label=wrapped(str(variant), 38), **options | mark)
+        name = {None: "training", "ood_validation": "OOD validation"}.get(split, split)
+        unit = ", nats per token" if y in ("loss", "validation_loss") else ""
+        ax.set(xlabel="step", ylabel=f"{name} {metric_title(y) if not unit else 'loss' + unit}")
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        if y == "loss" and (known[y] > 0).all() and known[y].max() > 20 * known[y].min():
+            ax.set_yscale("log")
+            ax.yaxis.set_major_formatter("{x:g}")
+        ax.grid(axis="y")
+        if is_share(y) and not unit:
+            _percent_axis(ax.yaxis)
+        _legend(ax, known["variant"].nunique() > 1)
+    return ax
+
+
+def forest(
+    frame: "DataFrame", ax: "Axes | None" = None, *, region: str | None = None, metric: str | None = None
+) -> "Axes":
+    """The metric of each variant over a region: the interquartile mean over seeds with its 95 % bootstrap interval, of
+    fewer than five seeds their range, of one its interval over questions; every seed is a tick. Crosses are seeds that
+    did not converge, which count in distribution alone.
+
+    `region` is by default all cells out of distribution. Means are over the cells that all runs have. Raises
+    `UserError` for a region that was not evaluated.
+    """
+    cells = with_all_ood(shared_cells(of_map(reported(frame))))
+    regions = [name for name in (ALL_OOD, *reversed(REGIONS)) if (cells["region"] == name).any()]
+    if not regions or region not in (None, *regions):
+        raise UserError(f"region: {region} was not evaluated; there are: {', '.join(regions) or 'none'}")
+    region = region or regions[0]
+    found, kept = scores(cells[cells["region"] == region], ["variant", "region"], metric), converged(frame)["run"]
+    variants, styles = list(dict.fromkeys(frame["variant"])), series_styles(frame)
+    with figure_style():
+        ax = ax or new_axes(COLUMN, 0.75 + 0.3 * len(variants))
+        for y, variant in enumerate(variants):
+            own, color = found[found["variant"] == variant], styles[variant]["color"]
+            counts = own["run"].isin(kept) | (region == "in_distribution") | (own["run"].nunique() == 1)
+            for values, marker, shade in (
+                (own.loc[~counts, "value"], "x", GREY),
+                (own.loc[counts, "value"], "|", color),
+            ):
+                ax.plot(values, [y + 0.28] * len(values), marker, color=shade, markersize=3.5, markeredgewidth=0.8)
+            if counts.any():
+                first = own.loc[counts].iloc[0]
+                seeds = Seeds(tuple(own.loc[counts, "value"]), "iqm", (first["low"], first["high"]))
+                ax.plot(seeds.interval, [y, y], color=color, linewidth=2.2 if len(seeds.values) >= MIN_SEEDS else 0.9)
+                ax.plot([seeds.value], [y], "o", color=color, markersize=4)
+        ax.set_yticks(range(len(variants)), [wrapped(variant, 26) for variant in variants])
+        ax.set_ylim(len(variants) - 0.4, -0.6)
+        name = metric or default_metric(cells)
+        ax.set_xlabel(f"{REGION_NAMES[region]}: {metric_title(name)}")
+        ax.grid(axis="x")
+        if is_share(name):
+            _percent_axis(ax.xaxis)
+        ax.tick_params(axis="y", length=0)
+        ax.spines["left"].set_visible(False)
+    return ax
+
+
+def attention_maps(frame: "DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """The attention weights of a prompt: a row of maps for each layer, a column for each head; queries downwards, keys
+    to the right.
+
+    `frame` has a row for each weight: `layer` (its name), `head`, `query` and `key` (their positions from 0),
+    `key_token`, `weight`. The scale begins at 0, or is symmetric around it where weights are negative.
+    """
+    layers, heads = list(dict.fromkeys(frame["layer"])), sorted(frame["head"].unique())
+    height, width = frame["query"].max() + 1, frame["key"].max() + 1
+    gap = max(1, width // 12)
+    mosaic = np.full((len(layers) * (height + gap) - gap, len(heads) * (width + gap) - gap), np.nan)
+    rows = frame["layer"].map({name: i for i, name in enumerate(layers)}) * (height + gap) + frame["query"]
+    columns = frame["head"].map({head: i for i, head in enumerate(heads)}) * (width + gap) + frame["key"]
+    mosaic[rows, columns] = frame["weight"]
+    bound, is_signed = float(np.nanmax(np.abs(mosaic))) or 1.0, bool(np.nanmin(mosaic) < 0)
+    with figure_style():
+        size = PAGE if len(heads) > 3 else COLUMN
+        ax = ax or new_axes(size, min(9.0, 0.7 + size * 0.85 * mosaic.shape[0] / mosaic.shape[1]))
+        colors, low = ("PuOr", -bound) if is_signed else (ramp(), 0.0)
+        image = ax.imshow(mosaic, cmap=colors, vmin=low, vmax=bound, aspect="equal", interpolation="nearest")
+        ax.spines[:].set_visible(False)
+        ax.tick_params(length=0)
+        ax.set_yticks([i * (height + gap) + (height - 1) / 2 for i in range(len(layers))], layers)
+        starts = [i * (width + gap) for i in range(len(heads))]
+        ax.set_xticks([start + (width - 1) / 2 for start in starts], [f"head {head}" for head in heads])
+        ax.xaxis.tick_top()
+        points = 72 * 0.85 * ax.figure.get_figure(root=True).get_size_inches()[0] / mosaic.shape[1]
+        if points >= 6.5:  # a letter of 7 points fits below a key
+            tokens = frame.drop_duplicates("key").set_index("key")["key_token"]
+            for start in starts:
+                for key, token in tokens.items():
+                    ax.text(start + key, mosaic.shape[0], token_label(token)[:3], ha="center", va="top", fontsize=7)
+        ax.figure.colorbar(image, ax=ax, fraction=0.03, pad=0.02).outline.set_visible(False)
+    return ax
+
+
+def token_label(token: str) -> str:
+    """A token with visible white space, also where tokenizers write it as ▁, Ġ and Ċ."""
+    marks: Any = {" ": "␣", "\u2581": "␣", "\u0120": "␣", "\n": "↵", "\u010a": "↵", "\t": "⇥"}
+    return token.translate(str.maketrans(marks)) or "∅"
+
+
+# Several --------------------------------------------------------------------------------------------------------------
+
+
+def best_variants(frame: "DataFrame", most: int = MAX_SERIES) -> "DataFrame":
+    """The cells of so many variants: the first, and those with the best scores out of distribution."""
+    variants = list(dict.fromkeys(frame["variant"]))
+    if len(variants) <= most:
+        return frame
+    found = summary(frame)
+    order = [ALL_OOD, *reversed(REGIONS)]
+    best = found.sort_values("value", ascending=False, kind="stable")
+    best = best.sort_values("region", key=lambda names: names.map(order.index), kind="stable").drop_duplicates(
+        "variant"
+    )
+    kept = {
+        variants[0],
+        *[name for name in best.sort_values("value", ascending=False)["variant"] if name != variants[0]][: most - 1],
+    }
+    return frame[frame["variant"].isin(kept)]
+
+
+def panels(
+    frames: Sequence[tuple[str, "DataFrame"]],
+    draw: Callable[..., "Axes"],
+    *,
+    width: float = PAGE,
+    columns: int = 2,
+    height: float = 2.6,
+    share: bool = True,
+    **options: Any,
+) -> "Figure":
+    """Small multiples: a titled panel for each frame, with shared axes, drawn by one of the functions above."""
+    columns = max(1, min(columns, len(frames), int(width / 2.2)))
+    rows = -(-len(frames) // columns)
+    with figure_style():
+        figure = new_figure(width if columns > 1 else min(width, 4.4), rows * height)
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=share, sharex=share)
+        for (title, frame), ax in zip(frames, grid.flat, strict=False):
+            draw(frame, ax, **options)
+            ax.set_title(wrapped(title, int(11 * width / columns)))
+            ax.label_outer()
+        for ax in grid.flat[len(frames) :]:
+            ax.remove()
+        if draw is heat_map:
+            add_bar(
+                grid.flat[0].images[0],
+                list(grid.flat[: len(frames)]),
+                metric_title(options.get("metric") or "exact_match"),
+            )
+    return figure
