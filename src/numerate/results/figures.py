@@ -257,10 +257,10 @@ def forest(
     found, kept = scores(cells[cells["region"] == region], ["variant", "region"], metric), converged(frame)["run"]
     variants, styles = list(dict.fromkeys(frame["variant"])), series_styles(frame)
     with figure_style():
-        ax = ax or new_axes(COLUMN, 0.75 + 0.3 * len(variants))
+        ax = ax or new_axes(COLUMN, 0.95 + 0.3 * len(variants))
         for y, variant in enumerate(variants):
             own, color = found[found["variant"] == variant], styles[variant]["color"]
-            counts = own["run"].isin(kept) | (region == "in_distribution") | (own["run"].nunique() == 1)
+            counts = own["run"].isin(kept) | (region == "in_distribution") | has_parts(frame) | (len(own) == 1)
             for values, marker, shade in (
                 (own.loc[~counts, "value"], "x", GREY),
                 (own.loc[counts, "value"], "|", color),
@@ -274,13 +274,33 @@ def forest(
         ax.set_yticks(range(len(variants)), [wrapped(variant, 26) for variant in variants])
         ax.set_ylim(len(variants) - 0.4, -0.6)
         name = metric or default_metric(cells)
-        ax.set_xlabel(f"{REGION_NAMES[region]}: {metric_title(name)}")
+        ax.set_title(REGION_NAMES[region])
+        ax.set_xlabel(wrapped(metric_title(name), 22))
         ax.grid(axis="x")
         if is_share(name):
             _percent_axis(ax.xaxis)
         ax.tick_params(axis="y", length=0)
         ax.spines["left"].set_visible(False)
     return ax
+
+
+FOREST_NOTE = (
+    "Dots: interquartile means over seeds; ticks: single seeds; crosses: seeds that did not converge. Thick lines: "
+    "95 % bootstrap intervals over seeds; thin lines: the range of fewer than five, or of one that over questions."
+)
+
+
+def forests(frame: "DataFrame") -> "Figure":
+    """A forest for each region side by side."""
+    cells = of_map(reported(frame))
+    regions = [name for name in REGIONS if (cells["region"] == name).any()]
+    variants = frame["variant"].nunique()
+    with figure_style():
+        figure = new_figure(PAGE, 1.0 + 0.3 * variants)
+        for region, ax in zip(regions, figure.subplots(1, len(regions), squeeze=False, sharey=True).flat, strict=True):
+            forest(frame, ax, region=region)
+            ax.tick_params(labelleft=region == regions[0])
+    return figure
 
 
 def attention_maps(frame: "DataFrame", ax: "Axes | None" = None) -> "Axes":
@@ -353,22 +373,25 @@ def panels(
     width: float = PAGE,
     columns: int = 2,
     height: float = 2.6,
-    share: bool = True,
     **options: Any,
 ) -> "Figure":
-    """Small multiples: a titled panel for each frame, with shared axes, drawn by one of the functions above."""
+    """Small multiples: a titled panel for each frame, drawn by one of the functions above; all but maps share axes."""
     columns = max(1, min(columns, len(frames), int(width / 2.2)))
     rows = -(-len(frames) // columns)
     with figure_style():
         figure = new_figure(width if columns > 1 else min(width, 4.4), rows * height)
-        grid = figure.subplots(rows, columns, squeeze=False, sharey=share, sharex=share)
-        for (title, frame), ax in zip(frames, grid.flat, strict=False):
+        are_maps = draw is heat_map
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=not are_maps, sharex=not are_maps)
+        for i, ((title, frame), ax) in enumerate(zip(frames, grid.flat, strict=False)):
             draw(frame, ax, **options)
             ax.set_title(wrapped(title, int(11 * width / columns)))
-            ax.label_outer()
+            if not are_maps:
+                ax.label_outer()
+            elif i % columns:
+                ax.set_ylabel("")
         for ax in grid.flat[len(frames) :]:
             ax.remove()
-        if draw is heat_map:
+        if are_maps:
             add_bar(
                 grid.flat[0].images[0],
                 list(grid.flat[: len(frames)]),

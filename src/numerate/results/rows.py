@@ -4,6 +4,7 @@ A row is a cell as one checkpoint answered it: which run it is (with the setting
 evaluated, and what was measured. `COLUMNS` names and types the columns; the axes of the grid stand before `region`.
 """
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from numerate.recipes.study import Study
     from numerate.runs.run import Run
 
-    Runs = Study | Run | str | Path | Sequence[Run | str | Path]
+    Runs: TypeAlias = "Study | Run | str | Path | Sequence[Study | Run | str | Path]"
 
 # Columns --------------------------------------------------------------------------------------------------------------
 
@@ -300,8 +301,7 @@ class Cell(msgspec.Struct, gc=False):
             return self.language is not None or self.kind is not None
         if self.correct > self.count or not self.count or self.low is None or self.high is None:
             return not self.count
-        ratio = round(self.correct / self.count, 6)
-        return self.low <= ratio <= self.high
+        return self.low - 1e-6 <= self.correct / self.count <= self.high + 1e-6
 
 
 def cells(runs: "Runs", runs_dir: str | Path | None = None, labels: Mapping[str, str] | None = None) -> "DataFrame":
@@ -323,7 +323,12 @@ def cells_of(entries: Sequence[RunEntry]) -> "DataFrame":
     """`cells` of runs that were found already."""
     from pandas import DataFrame
 
-    files = [_read_cells(one.folder / "cells.jsonl", one.folder.name) for one in entries]
+    was_enabled = gc.isenabled()
+    gc.disable()  # which would look through hundreds of thousands of new rows again and again
+    try:
+        files = [_read_cells(one.folder / "cells.jsonl", one.folder.name) for one in entries]
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
     counts, rows = list(map(len, files)), [row for rows in files for row in rows]
     run_columns = DataFrame(
         {name: series(values, infer_type(values)) for name, values in _run_columns(entries).items()}

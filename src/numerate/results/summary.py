@@ -7,8 +7,8 @@
 Every number that people see is made here, by `numerate.evaluation.statistics` and the sums of `numerate.evaluation`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations
 from statistics import fmean
@@ -24,7 +24,7 @@ from numerate.evaluation.answer_metrics import (
     base_metric,
     pooled_metrics,
 )
-from numerate.evaluation.labels import METRICS, LabelCounts, Metric
+from numerate.evaluation.labels import METRICS, LabelCounts
 from numerate.evaluation.likelihoods import CHUNK_AXIS, Likelihoods, merge_portions
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.statistics import (
@@ -131,8 +131,16 @@ def shared_cells(frame: "DataFrame") -> "DataFrame":
 def diagonal(frame: "DataFrame") -> "DataFrame":
     """The cells of the map where all axes have the same size, with it as the column `length`."""
     inside, names = of_map(frame), grid_axes(frame)
-    equal = (inside[names].nunique(axis=1, dropna=False) == 1) if names else inside["step"] < 0
+    equal = inside[names].eq(inside[names[0]], axis=0).all(axis=1) if names else inside["step"] < 0
     return inside[equal].assign(length=inside.loc[equal, names[0]] if names else 0)
+
+
+def by_context(frame: "DataFrame") -> "DataFrame":
+    """The cells of text with a region for each other length of context, `context 128`: the text is the same in all."""
+    if "context_length" not in frame:
+        return frame
+    is_other = frame["context_length"].notna() & (frame["region"] != "in_distribution")
+    return frame.assign(region=frame["region"].mask(is_other, "context " + frame["context_length"].astype(str)))
 
 
 def has_parts(frame: "DataFrame") -> bool:
@@ -142,12 +150,20 @@ def has_parts(frame: "DataFrame") -> bool:
     return len(names) == 1 and len(frame) > 0 and (named or names[0] in ("module", "test"))
 
 
+def part_names(frame: "DataFrame") -> dict[int, str]:
+    """The names of parts by their number, such as modules; nothing for other cells."""
+    if not has_parts(frame) or "names" not in frame:
+        return {}
+    (axis,) = grid_axes(frame)
+    return {int(row[axis]): row["names"][axis] for _, row in frame.drop_duplicates(axis).iterrows() if row["names"]}
+
+
 def with_all_ood(frame: "DataFrame") -> "DataFrame":
     """The cells with those out of distribution a second time, as the region `ood`, if they are of several regions."""
     import pandas
 
-    inside = frame[frame["region"].isin(REGIONS)]
-    beyond = inside[inside["region"] != "in_distribution"]
+    inside = by_context(frame[frame["region"].isin(REGIONS)])
+    beyond = inside[inside["region"].isin([name for name in REGIONS if name != "in_distribution"])]
     if beyond["region"].nunique() < 2:
         return inside
     several = beyond.groupby([beyond["run"], beyond["settings"].fillna("")])["region"].transform("nunique") > 1
@@ -214,89 +230,95 @@ class _Rows:
         self.overlaps: Any = frame["overlaps_training"].to_numpy(bool)
         self.offset: Any = frame["position_offset"].to_numpy()
         self.questions: Any = frame["questions"].to_numpy("int64")
-        self.correct: Any = frame["correct"].to_numpy("float64") if "correct" in frame else None
+        self.correct: Any = frame["correct"].to_numpy("float64") if "correct" in frame else np.full(len(frame), np.nan)
         self.sums: list[Any] = frame["sums"].tolist() if "sums" in frame else [None] * len(frame)
-        self.chunk: list[int] = frame[CHUNK_AXIS].fillna(0).astype(int).tolist() if CHUNK_AXIS in frame else []
-        self._own = {name: frame[name].to_numpy("float64") for name in frame if name.startswith(SCORE_PREFIX)}
+        self.chunk: list[int] = (frame[CHUNK_AXIS].fillna(0) if CHUNK_AXIS in frame else frame["step"] * 0).tolist()
+        self.own: Any = {name: frame[name].to_numpy("float64") for name in frame if name.startswith(SCORE_PREFIX)}
 
     def score(self, index: Any, metric: str) -> Score | None:
-        """The metric of the cells at these places; None if they do not have it. Cells that may overlap with training
-        are left out unless all do; all cells weigh the same in exact match, all labels or questions in others."""
+        """A metric of the cells at these places, or the one that stands for it in their region; None if they do not
+        have it. There is no baseline in distribution."""
+        region = self.region[index[0]]
+        found = self.measures(index, metric)
+        if metric == "ood_accuracy" and (region == "in_distribution" or metric not in found):
+            metric = "accuracy"
+        score = found.get(metric)
+        return score and (replace(score, baseline=np.nan) if region in ("in_distribution", "below") else score)
+
+    def measures(self, index: Any, metric: str | None = None) -> dict[str, Score]:
+        """All metrics of the cells at these places, or at least one of them. Cells that may overlap with training are
+        left out unless all do; all cells weigh the same in exact match, all labels, questions or tokens in others."""
         held_out = index[~self.overlaps[index]]
-        scored = held_out if len(held_out) else index
-        repeats = len({*self.offset[scored].tolist()})
-        found = self._measure(scored, metric, repeats, self.region[index[0]])
-        if found is None:
-            return None
-        value, low, high, baseline, questions = found
-        cells = len(scored) // repeats
-        return Score(value, low, high, baseline, questions, cells, len(index) // repeats - cells)
+        at = held_out if len(held_out) else index
+        repeats = len({*self.offset[at].tolist()})
+        cells = len(at) // repeats
+        size = {"questions": int(self.questions[at].sum()) // repeats, "cells": cells}
+        size["excluded"] = len(index) // repeats - cells
+        found: dict[str, Score] = {}
+        if not np.isnan(self.correct[at]).any():
+            sums = [self.sums[i] or {} for i in at]
+            found |= {} if metric == "exact_match" else self._answers(sums, size)
+            found |= self._labels(sums, repeats, size)
+            pairs = zip(self.correct[at].astype(int).tolist(), self.questions[at].tolist(), strict=True)
+            mean, of_rows = region_mean(list(pairs), num_repeats=repeats), found.get("exact_match")
+            baseline = np.nan if of_rows is None else of_rows.baseline
+            found = {"exact_match": Score(mean.value, mean.low, mean.high, baseline, **size)} | {
+                name: score for name, score in found.items() if name != "exact_match"
+            }
+        elif self.sums[at[0]] is not None:
+            found |= self._language(at, size)
+        return found | self._own_scores(at, size)
 
-    def _measure(
-        self, at: Any, metric: str, repeats: int, region: str
-    ) -> tuple[float, float, float, float, int] | None:
-        if metric in LANGUAGE_METRICS:
-            return self._language(at, metric)
-        if metric in METRIC_NAMES:
-            pooled = self.pooled(at)
-            value = pooled.get(metric)
-            ends = (pooled.get(f"{metric}.{end}", np.nan) for end in ("low", "high"))
-            return None if value is None else (value, *cast(Any, ends), np.nan, int(self.questions[at].sum()))
-        if metric.startswith(SCORE_PREFIX):
-            return self._own_score(at, metric)
-        if self.correct is None or np.isnan(self.correct[at]).any():
-            return None
-        labels = self.labels(at, repeats)
-        baseline = None
-        if labels is not None:
-            name = labels.effective_metric(cast(Metric, metric), region)
-            baseline = None if region in ("in_distribution", "below") else labels.baseline(name)
-            found = labels.score_with_interval(name) if name != "exact_match" else None
-            if found is not None:
-                return found.value, found.low, found.high, np.nan if baseline is None else baseline, found.count
-        elif metric != "exact_match":
-            return None
-        pairs = list(zip(self.correct[at].astype(int).tolist(), self.questions[at].tolist(), strict=True))
-        mean = region_mean(pairs, num_repeats=repeats)
-        return mean.value, mean.low, mean.high, np.nan if baseline is None else baseline, mean.count // repeats
-
-    def labels(self, at: Any, repeats: int = 1) -> LabelCounts | None:
-        """The labels of these cells, each row once for all of its position offsets; None without labels."""
-        parts = [LabelCounts.from_record(self.sums[i] or {}) for i in at]
+    def _labels(self, sums: Sequence[Any], repeats: int, size: Mapping[str, int]) -> dict[str, Score]:
+        """The metrics of labels, each row once for all of its position offsets; nothing without labels."""
+        parts = [LabelCounts.from_record(one) for one in sums]
         known = [one for one in parts if one is not None]
-        if len(known) < len(parts) or not known:
-            return None
-        merged = LabelCounts.merge(known)
-        return merged if repeats == 1 else LabelCounts(**{**vars(merged), "num_offsets": repeats})
+        if len(known) < len(parts):
+            return {}
+        labels = replace(LabelCounts.merge(known), num_offsets=repeats)
+        found = {}
+        for name in METRICS:
+            if (score := labels.score_with_interval(name)) is not None:
+                baseline = labels.baseline(name)
+                ends = (score.low, score.high, np.nan if baseline is None else baseline)
+                found[str(name)] = Score(score.value, *ends, **{**size, "questions": score.count})
+        return found
 
-    def pooled(self, at: Any) -> dict[str, float | None]:
-        """All metrics of number and text answers, over all questions of these cells and as means over them."""
-        sums = [self.sums[i] or {} for i in at]
-        return pooled_metrics(map(NumberScores.from_record, sums), map(TextScores.from_record, sums))
+    @staticmethod
+    def _answers(sums: Sequence[Any], size: Mapping[str, int]) -> dict[str, Score]:
+        """The metrics of number and text answers, over all questions and as means over cells."""
+        pooled = pooled_metrics(map(NumberScores.from_record, sums), map(TextScores.from_record, sums))
+        ends = {name: [pooled.get(f"{name}.{end}", np.nan) for end in ("low", "high")] for name in METRIC_NAMES}
+        return {
+            name: Score(cast(float, pooled[name]), *cast(Any, ends[name]), **size)
+            for name in METRIC_NAMES
+            if pooled.get(name) is not None
+        }
 
-    def _own_score(self, at: Any, metric: str) -> tuple[float, float, float, float, int] | None:
-        values = self._own[metric][at] if metric in self._own else np.array([])
-        scored = at[~np.isnan(values)] if len(values) else []
-        if not len(scored):
-            return None
-        count = int(self.questions[scored].sum())
-        if self.correct is None or np.isnan(self.correct[scored]).any():  # of a kind with entries of its own
-            mean = fmean(self._own[metric][scored])
-            return mean, np.nan, np.nan, np.nan, count
-        total = sum(self.sums[i]["scores"][metric.removeprefix(SCORE_PREFIX)] for i in scored)
-        low, high = wilson_interval(total, count)
-        return total / count, float(low), float(high), np.nan, count
-
-    def _language(self, at: Any, metric: str) -> tuple[float, float, float, float, int] | None:
-        sums = [(self.sums[i] or {}).get("language") for i in at]
-        if not sums or any(one is None for one in sums):
-            return None
-        chunks = [self.chunk[i] for i in at] if self.chunk else [0] * len(at)
-        merged = merge_portions(zip(chunks, map(Likelihoods.from_sums, cast(Any, sums)), strict=True))
+    def _language(self, at: Any, size: Mapping[str, int]) -> dict[str, Score]:
+        """The metrics of text, over all its tokens; no chunk counts twice."""
+        portions = [(self.chunk[i], Likelihoods.from_sums(self.sums[i]["language"])) for i in at]
+        merged = merge_portions(portions)
         intervals = {"loss": merged.loss_interval(), "bits_per_byte": merged.bits_per_byte_interval()}
-        low, high = intervals.get(metric) or (np.nan, np.nan)
-        value = getattr(merged, metric)
-        return None if value is None else (value, low, high, np.nan, merged.tokens)
+        return {
+            name: Score(value, *(intervals.get(name) or ()), **{**size, "questions": merged.tokens})
+            for name in LANGUAGE_METRICS
+            if (value := getattr(merged, name)) is not None
+        }
+
+    def _own_scores(self, at: Any, size: Mapping[str, int]) -> dict[str, Score]:
+        """The scores of a kind of one's own: means over questions; of records without answers over cells."""
+        found = {}
+        for name, values in self.own.items():
+            scored = at[~np.isnan(values[at])]
+            if len(scored) and np.isnan(self.correct[scored]).any():
+                found[name] = Score(fmean(values[scored]), **size)
+            elif len(scored):
+                total = sum(self.sums[i]["scores"][name.removeprefix(SCORE_PREFIX)] for i in scored)
+                count = int(self.questions[scored].sum())
+                low, high = wilson_interval(total, count)
+                found[name] = Score(total / count, float(low), float(high), **{**size, "questions": count})
+        return found
 
 
 def scores(frame: "DataFrame", by: Sequence[str] = ("variant", "region"), metric: str | None = None) -> "DataFrame":
@@ -311,7 +333,7 @@ def scores(frame: "DataFrame", by: Sequence[str] = ("variant", "region"), metric
     metric = metric or default_metric(frame)
     rows, keys = _Rows(frame), [*dict.fromkeys([*by, "variant", "seed", "run"])]
     found = []
-    for key, index in _groups(frame, keys):
+    for key, index in groups_of(frame, keys):
         if (score := rows.score(index, metric)) is not None:
             found.append({**key, **vars(score)})
     names = [*keys, *Score.__dataclass_fields__]
@@ -319,7 +341,14 @@ def scores(frame: "DataFrame", by: Sequence[str] = ("variant", "region"), metric
     return table.astype({name: frame[name].dtype for name in keys if len(table)}).assign(metric=metric)
 
 
-def _groups(frame: "DataFrame", keys: Sequence[str]) -> Iterable[tuple[dict[str, Any], Any]]:
+def score_rows(frame: "DataFrame", by: Sequence[str]) -> Iterator[tuple[dict[str, Any], dict[str, Score]]]:
+    """All metrics of the cells of each value of the columns `by`, which includes the run."""
+    rows = _Rows(frame)
+    for key, index in groups_of(frame, by):
+        yield key, rows.measures(index)
+
+
+def groups_of(frame: "DataFrame", keys: Sequence[str]) -> Iterator[tuple[dict[str, Any], Any]]:
     """The groups of rows with equal values of some columns, in order of appearance, each with its rows' places."""
     if not len(frame):
         return
@@ -398,7 +427,7 @@ def summary(
         chosen = with_all_ood(shared_cells(of_map(chosen)))
     found = scores(chosen, by, metric)
     rows = []
-    for key, index in _groups(found, by):
+    for key, index in groups_of(found, by):
         group = found.iloc[index]
         first = group.iloc[0]
         seeds = Seeds(tuple(group["value"]), statistic, (first["low"], first["high"]))
@@ -447,18 +476,16 @@ def differences(frame: "DataFrame", *, metric: str | None = None, baseline: str 
     pairs = (
         list(combinations(variants, 2)) if len(variants) <= MAX_ALL_PAIRS else [(v, variants[0]) for v in variants[1:]]
     )
-    tables = _measured(chosen, metric)
+    lower = metric is not None and is_lower_better(metric)
     rows: list[dict[str, Any]] = []
-    for measure, values in tables.items():
-        measured = [(pair, values(pair[0], pair), values(pair[1], pair)) for pair in pairs]
+    for measure, values_of in _measures(chosen, metric).items():
+        measured = [(pair, *values_of(pair)) for pair in pairs]
         measured = [one for one in measured if min(len(one[1]), len(one[2])) > 1]
-        lower = metric is not None and is_lower_better(metric)
         tested = [_test(measure, first, second, len(measured), lower) for _, first, second in measured]
         corrected = holm([row["p"] for row in tested])
         for (pair, *_), row, p in zip(measured, tested, corrected, strict=True):
-            rows.append(
-                {"measure": measure, "first": pair[0], "second": pair[1], **row, "p_holm": p, "pairs": len(tested)}
-            )
+            rows.append({"measure": measure, "first": pair[0], "second": pair[1], **row, "p_holm": p})
+            rows[-1]["pairs"] = len(tested)
     names = ["measure", "first", "second", "first_mean", "second_mean", "difference", "low", "high", "better"]
     return DataFrame(rows, columns=[*names, "p", "p_holm", "p_min", "pairs", "test"]).assign(
         metric=metric or default_metric(chosen)
@@ -468,40 +495,48 @@ def differences(frame: "DataFrame", *, metric: str | None = None, baseline: str 
 SeedValues = Mapping[Any, float]
 """The score of each seed."""
 
+Measure = Callable[[tuple[str, str]], tuple[SeedValues, SeedValues]]
+"""The scores of the seeds of both variants of a pair."""
 
-def _measured(frame: "DataFrame", metric: str | None) -> "dict[str, Callable[[str, tuple[str, str]], SeedValues]]":
-    """The measures of differences, each with a function that gives the scores of a variant in a pair by seed."""
+
+def _measures(frame: "DataFrame", metric: str | None) -> dict[str, Measure]:
+    """What pairs of variants are compared by: see `differences`."""
+    order = [*REGIONS, ALL_OOD]
     if metric is not None:
         found = scores(with_all_ood(shared_cells(frame)), ["variant", "region"], metric)
-        regions = [name for name in (*REGIONS, ALL_OOD) if (found["region"] == name).any()]
-        return {region: partial(_by_seed, found, region) for region in regions}
+        return {region: partial(_by_seed, found, region) for region in order if (found["region"] == region).any()}
     trained = scores(frame[frame["region"] == "in_distribution"], ["variant", "region"])
     successes = trained.assign(value=(trained["value"] >= CONVERGED).astype(float))
     kept, name = converged(frame), default_metric(frame)
     beyond = with_all_ood(kept[~kept["overlaps_training"].astype(bool)])
-    beyond = beyond[beyond["region"] != "in_distribution"]
-    return {
-        "converged": partial(_by_seed, successes, "in_distribution"),
-        **{
-            region: partial(_shared_means, beyond[beyond["region"] == region], name)
-            for region in (*REGIONS, ALL_OOD)
-            if (beyond["region"] == region).any()
-        },
-    }
+    by_region: dict[str, Measure] = {}
+    for region in order[1:]:
+        inside = beyond[beyond["region"] == region]
+        if not len(inside):
+            continue
+        if len(shared_cells(inside)) == len(inside):  # all pairs have all cells
+            by_region[region] = partial(_by_seed, scores(inside, ["variant", "region"], name), region)
+        else:
+            by_region[region] = partial(_over_shared_cells, inside, region, name)
+    return {"converged": partial(_by_seed, successes, "in_distribution")} | by_region
 
 
-def _shared_means(frame: "DataFrame", metric: str, variant: str, pair: tuple[str, str]) -> SeedValues:
-    """Of each seed of a variant the mean over the cells that both variants of a pair have."""
+def _over_shared_cells(
+    frame: "DataFrame", region: str, metric: str, pair: tuple[str, str]
+) -> tuple[SeedValues, SeedValues]:
+    """The scores over the cells that both variants of a pair have."""
     inside = shared_cells(frame[frame["variant"].isin(pair)])
-    each = scores(inside, ["variant", *axes(inside)], metric)
-    own = each[each["variant"] == variant]
-    return {seed: fmean(values) for seed, values in own.groupby("seed", sort=False)["value"]}
+    return _by_seed(scores(inside, ["variant", "region"], metric), region, pair)
 
 
-def _by_seed(found: "DataFrame", region: str, variant: str, pair: tuple[str, str]) -> SeedValues:
-    """The score of each seed of a variant in a region."""
-    own = found[(found["variant"] == variant) & (found["region"] == region)]
-    return dict(zip(own["seed"].tolist(), own["value"].tolist(), strict=True))
+def _by_seed(found: "DataFrame", region: str, pair: tuple[str, str]) -> tuple[SeedValues, SeedValues]:
+    """The scores of the seeds of a pair in a region."""
+    inside = found[found["region"] == region]
+    one, two = (inside[inside["variant"] == name] for name in pair)
+    return (
+        dict(zip(one["seed"].tolist(), one["value"].tolist(), strict=True)),
+        dict(zip(two["seed"].tolist(), two["value"].tolist(), strict=True)),
+    )
 
 
 def _test(measure: str, first: SeedValues, second: SeedValues, num_pairs: int, lower: bool) -> dict[str, Any]:

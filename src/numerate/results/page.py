@@ -1,0 +1,500 @@
+"""Pages of runs: what was asked, what was found, and how to do it again. One HTML file that needs nothing else.
+
+All pages come from one template: a run, a study and a comparison differ in the sections that have something to say. Two
+savings of the same records are the same bytes.
+"""
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from io import BytesIO
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from numerate.records.heads import RECIPE_FILE, read_header
+from numerate.records.kinds import RUN_FILE_SCHEMAS
+from numerate.records.reading import read_records
+from numerate.reports.output_files import write_output
+from numerate.reports.settings import flatten_settings
+from numerate.results.figures import (
+    FOREST_NOTE,
+    MAX_NUMBERS,
+    best_variants,
+    by_length,
+    forests,
+    heat_map,
+    panels,
+    training_curves,
+)
+from numerate.results.headline import headline, stratum_sizes
+from numerate.results.rows import RunEntry, cells_of, find_runs, metrics_of, settings_columns
+from numerate.results.style import PAGE, figure_style, new_axes, new_figure, svg
+from numerate.results.summary import (
+    SUCCESS,
+    converged,
+    default_metric,
+    diagonal,
+    differences,
+    grid_axes,
+    has_parts,
+    of_map,
+    part_names,
+    reported,
+    shared_cells,
+    summary,
+)
+from numerate.results.tables import Table, pivot
+from numerate.results.words import REGION_NAMES, cell_name, joined, metric_title, p_text, percent, value_text
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+MAX_SAMPLES = 24
+"""Questions with predictions on a page."""
+
+MAX_SAMPLE_VARIANTS = 4
+"""Variants whose predictions stand side by side."""
+
+MAX_MAPS = 6
+"""Variants with a map of their own."""
+
+MAX_ROWS = 40
+"""Rows of a table that is not folded."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled part of a page: figures with captions, then tables."""
+
+    title: str = ""
+    figures: Sequence[tuple[Markup, str]] = ()
+    tables: Sequence[Table] = ()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a page is about: the runs of one task with their cells, and what was logged while they trained. `names`
+    numbers the figures of a page."""
+
+    entries: Sequence[RunEntry]
+    cells: "DataFrame"
+    logged: "DataFrame"
+    names: Iterator[int]
+
+    @property
+    def operator(self) -> str | None:
+        """What stands between the two numbers of a question, where the task has such a thing."""
+        task = self.entries[0].recipe.get("task") or {}
+        return str(task["operator"]) if "operator" in task else None
+
+    @property
+    def is_text(self) -> bool:
+        return "nats" in self.cells and bool(self.cells["nats"].notna().all())
+
+    @property
+    def has_seeds(self) -> bool:
+        """Whether a variant has several seeds."""
+        return bool((self.cells.groupby("variant")["run"].nunique() > 1).any())
+
+    @cached_property
+    def shown(self) -> "DataFrame":
+        """The cells of the variants that figures show."""
+        return best_variants(self.cells)
+
+    def embed(self, drawn: "Figure | Axes", num_cells: int = 0) -> Markup:
+        """A figure as SVG; one with many cells as a picture."""
+        figure: Any = drawn.get_figure(root=True)
+        if num_cells <= MAX_NUMBERS:
+            return Markup(svg(figure, f"f{next(self.names)}"))
+        file = BytesIO()
+        with figure_style():
+            figure.savefig(file, format="png", dpi=130, metadata={"Software": None})
+        return Markup('<img alt="" src="data:image/png;base64,{}">').format(b64encode(file.getvalue()).decode())
+
+
+# Sections -------------------------------------------------------------------------------------------------------------
+
+
+def overview(it: Subject) -> Section:
+    """The main figure: maps and scores by length; of parts their regions; of text the validation loss."""
+    if it.is_text:
+        if "split" not in it.logged or not (it.logged["split"] == "validation").any():
+            return Section()
+        ax = training_curves(it.logged, new_axes(PAGE * 0.75, 2.8), split="validation")
+        return Section(figures=[(it.embed(ax), "Validation loss by step; bands: lowest and highest seed.")])
+    shown, found, axes = it.shown, [], grid_axes(it.cells)
+    drawn = list(dict.fromkeys(shown["variant"]))
+    few = f" Shown: the first and the best of {it.cells['variant'].nunique()}." * (len(shown) < len(it.cells))
+    if has_parts(it.cells):
+        return Section(figures=[(it.embed(forests(shown)), FOREST_NOTE + few)])
+    along = diagonal(reported(it.cells))
+    if len(axes) == 2 and len(of_map(it.cells)) > len(diagonal(it.cells)):
+        maps = [(name, shown[shown["variant"] == name]) for name in drawn[:MAX_MAPS]]
+        size = max(len(of_map(reported(cells))[axes].drop_duplicates()) for _, cells in maps)
+        figure = panels(maps, heat_map, columns=2 if len(maps) in (2, 4) else 3, height=2.7, bar=False)
+        medians = "Medians over seeds. " * it.has_seeds
+        caption = f"{medians}Red: the sizes of training. A cell reads 100 or 0 only where all or none were right."
+        found.append((it.embed(figure, size), caption + few))
+    if len(axes) in (1, 2) and len(along):
+        ax = by_length(shown, new_axes(PAGE * 0.75, 3.0))
+        bands = "lowest and highest of the converged seeds" if it.has_seeds else "95 % intervals over questions"
+        found.append((it.embed(ax), f"Bands: {bands}. Shaded: the lengths of training.{few}"))
+    return Section(figures=found)
+
+
+def results(it: Subject) -> Section:
+    """The table of results: each variant and checkpoint with its score in each region; then by length."""
+    import pandas
+
+    if not len(of_map(it.cells)):
+        return Section()
+    metrics = ["loss", "perplexity", "bits_per_byte"] if it.is_text else [default_metric(of_map(it.cells))]
+    if has_parts(it.cells):
+        metrics += [name for name in ("log_mae", "bleu") if name in it.cells][:1]
+    checkpoints = _checkpoints(it.cells)
+    found: DataFrame = pandas.concat(
+        [
+            summary(it.cells, metric=metric, checkpoint=name).assign(checkpoint=name or "final")
+            for name in checkpoints
+            for metric in metrics
+        ],
+        ignore_index=True,
+    )
+    regions = found["region"].map(lambda name: REGION_NAMES.get(name, name))
+    found["column"] = regions + (": " + found["metric"].map(metric_title) if len(metrics) > 1 else ", %")
+    keys = ["variant", *["checkpoint"] * (len(checkpoints) > 1)]
+    known = found[found["baseline"].notna()]
+    memorizing = known.assign(low=None, high=None, value=known["baseline"])
+    memorizing["column"] = regions[known.index] + ": memorizing, %"
+    found = pandas.concat([found, memorizing], ignore_index=True)
+    names = found.sort_values("region", key=lambda names: names.map(_region_order), kind="stable")["column"].unique()
+    table = pivot(found, keys, "column")[[*keys, *names]]
+    if it.has_seeds:
+        kept, counts = (cells.groupby("variant")["run"].nunique() for cells in (converged(it.cells), it.cells))
+        rates = [f"{kept.get(name, 0)}/{counts[name]}" for name in table["variant"]]
+        table.insert(len(keys), "converged", rates)
+    chosen = of_map(reported(it.cells))
+    brackets = "lowest and highest seed" if it.has_seeds else "95 % intervals over questions; seeds may differ more"
+    medians = "; medians over seeds" * it.has_seeds
+    what = metric_title(metrics[0])
+    notes = [f"{what[0].upper()}{what[1:]}{medians}; brackets: {brackets}. All cells of a region weigh the same."]
+    if len(shared_cells(chosen)) < len(chosen):
+        notes.append("The runs were evaluated on different cells: means of regions are over those that all have.")
+    if len(checkpoints) > 1:
+        notes.append("The best checkpoint was chosen on OOD validation, which it therefore has no score for.")
+    return Section("Results", tables=[_table(table, "rows", *notes), *_part_table(it), *_length_table(it)])
+
+
+def _region_order(name: str) -> int:
+    """The place of a region among the columns of a table; other contexts of text come last."""
+    return list(REGION_NAMES).index(name) if name in REGION_NAMES else len(REGION_NAMES)
+
+
+def _table(texts: "DataFrame", what: str, *notes: str, fold: str = "") -> Table:
+    """A table, folded if it is long."""
+    return Table(texts, notes=notes, fold=fold or f"{len(texts)} {what}" * (len(texts) > MAX_ROWS))
+
+
+def _checkpoints(cells: "DataFrame") -> list[str | None]:
+    """The reported checkpoint, and the best one where it is another step."""
+    steps = cells.groupby("checkpoint")["step"].agg(set)
+    return [None, "best"] if {"final", "best"} <= {*steps.index} and steps["final"] != steps["best"] else [None]
+
+
+def _part_table(it: Subject) -> list[Table]:
+    """The scores of each part, such as a module, by its name."""
+    if not has_parts(it.cells):
+        return []
+    (axis,), metrics = grid_axes(it.cells), [name for name in ("exact_match", "log_mae", "bleu") if name in it.cells]
+    found = [summary(of_map(it.cells), by=["variant", axis], metric=name) for name in metrics]
+    names = part_names(it.cells)
+    found = [one.assign(part=one[axis].map(lambda size: names.get(int(size), str(size)))) for one in found]
+    tables = [
+        pivot(one.assign(column=metric_title(one["metric"].iloc[0])), ["variant", "part"], "column") for one in found
+    ]
+    whole = tables[0]
+    for table in tables[1:]:
+        whole = whole.merge(table, on=["variant", "part"], how="left")
+    return [_table(whole.rename(columns={"part": axis}), f"{axis}s")]
+
+
+def _length_table(it: Subject) -> list[Table]:
+    """Scores at some lengths beyond training, and how many of the converged seeds succeed there."""
+    along = diagonal(reported(converged(it.cells)))
+    if it.is_text or has_parts(it.cells) or not len(along):
+        return []
+    trained = along.loc[along["region"] == "in_distribution", "length"].max()
+    lengths = sorted(int(n) for n in along["length"].unique() if not n < trained)
+    wanted = {trained, trained + 1, *(trained * half // 2 for half in (3, 4, 6, 8, 20, 200, 2000)), *lengths[-1:]}
+    kept = [n for n in lengths if n in wanted or len(lengths) <= 8]
+    found = summary(along[along["length"].isin(kept)], by=["variant", "length"]).sort_values("length", kind="stable")
+    table = pivot(
+        found.assign(length=found["length"].map("n = {:,}".format)), ["variant"], "length", success=it.has_seeds
+    )
+    note = f"Of the converged seeds; behind the dot how many have at least {percent(SUCCESS)} %."
+    return [_table(table, "", *[note] * it.has_seeds, fold="By length")]
+
+
+def strata(it: Subject) -> Section:
+    """Questions that uniformly drawn ones almost never are, by size."""
+    found = stratum_sizes(reported(it.cells))
+    if not len(found):
+        return Section()
+    found = found.sort_values("size", kind="stable")
+    found = found.assign(size=found["size"].map("n = {:,}".format)).rename(columns={"questions": "asked"})
+    found = found.rename(columns={"questions_of": "questions"})
+    note = "Exact match in per cent on questions that uniform sampling almost never draws; n: the longest operand."
+    return Section("Strata", tables=[_table(pivot(found, ["variant", "questions"], "size"), "strata", note)])
+
+
+def pairs(it: Subject) -> Section:
+    """Differences of variants with several seeds."""
+    from pandas import DataFrame
+
+    found = differences(it.cells) if it.has_seeds and not it.is_text else DataFrame()
+    if not len(found):
+        return Section()
+    metric = found["metric"].iloc[0]
+    rows = [
+        {
+            "pair": f"{row['first']} / {row['second']}",
+            "measure": REGION_NAMES.get(row["measure"], "converged seeds"),
+            "means, %": " : ".join(value_text(metric, row[name]) for name in ("first_mean", "second_mean")),
+            "difference, points": "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * row[["difference", "low", "high"]])),
+            "better, %": percent(row["better"], 0),
+            "p": f"{p_text(row['p_holm'])}{' *' * (row['p_holm'] < 0.05)}",
+        }
+        for _, row in found.iterrows()
+    ]
+    tests = " or the ".join(sorted({*found["test"]}))
+    note = (
+        "Regions over the converged seeds and the cells that both have; brackets: 95 % bootstrap intervals over seeds. "
+        f"p: by the {tests}, two-sided, corrected by Holm's method for the pairs of a measure; *: p < 0.05. Better: "
+        "how often a seed of the first beats one of the second. A large p does not show that there is no difference."
+    )
+    few = ["With so few seeds no difference can be significant."] * bool(
+        (found["p_min"] * found["pairs"] >= 0.05).all()
+    )
+    return Section("Differences", tables=[_table(DataFrame(rows), "pairs", note, *few)])
+
+
+def seeds(it: Subject) -> Section:
+    """Every seed of every region."""
+    if not it.has_seeds or it.is_text or has_parts(it.cells) or not len(of_map(it.cells)):
+        return Section()
+    return Section("Seeds", [(it.embed(forests(it.shown)), FOREST_NOTE)])
+
+
+def settings(it: Subject) -> Section:
+    """What differs between the variants."""
+    first = it.cells.drop_duplicates("variant")
+    names = [name for name in settings_columns(it.cells) if first[name].nunique(dropna=False) > 1]
+    if not names:
+        return Section()
+    note = f"They differ in {len(names)} settings: a difference in results may come from any of them."
+    note = "They differ in this one setting; all others are equal." if len(names) == 1 else note
+    texts = first[["variant", *names]].astype("string").fillna("")
+    return Section("What differs", tables=[_table(texts, "variants", note)])
+
+
+def training(it: Subject) -> Section:
+    """Loss, and the score on the validation splits, by step."""
+    if not len(it.logged) or it.is_text:
+        return Section()
+    metric = "accuracy" if "accuracy" in it.logged else "exact_match"
+    drawn: list[dict[str, Any]] = [{"y": "loss", "split": None}]
+    if metric in it.logged:
+        splits = it.logged.loc[it.logged[metric].notna(), "split"]
+        drawn += [{"y": metric, "split": name} for name in ("validation", "ood_validation") if (splits == name).any()]
+    kept = it.shown["variant"] if len(it.cells) else it.logged["variant"]
+    shown = it.logged[it.logged["variant"].isin(kept)]
+    with figure_style():
+        figure = new_figure(PAGE, 2.7)
+        for options, ax in zip(drawn, figure.subplots(1, len(drawn), squeeze=False).flat, strict=True):
+            training_curves(shown if len(shown) else it.logged, ax, **options)
+    return Section("Training", [(it.embed(figure), "Medians over seeds; bands: lowest and highest." * it.has_seeds)])
+
+
+def samples(it: Subject) -> Section:
+    """Questions with the predictions of the first seed of some variants; or texts that were generated."""
+    from pandas import DataFrame
+
+    first = {one.variant: one for one in reversed(it.entries)}
+    names = list(dict.fromkeys(one.variant for one in it.entries))[:MAX_SAMPLE_VARIANTS]
+    schema = RUN_FILE_SCHEMAS["samples.jsonl"]
+    lines = {name: read_records(first[name].folder / "samples.jsonl", schema) for name in names}
+    texts = [
+        {
+            "variant": name,
+            "step": f"{line.get('step', 0):,}",
+            "prompt": line["prompt"] or "(start)",
+            "text": line["text"],
+        }
+        for name, own in lines.items()
+        for line in own
+        if line.get("text") and "prompt" in line
+    ]
+    if texts:
+        return Section("Generated texts", tables=[Table(DataFrame(texts[-MAX_SAMPLES:]))])
+    answers = {name: {line["question"]: line for line in own if "question" in line} for name, own in lines.items()}
+    answers = {name: own for name, own in answers.items() if own}
+    shared = [one for one in next(iter(answers.values()), {}) if all(one in own for own in answers.values())]
+    rows, names_of_parts = [], part_names(it.cells) if len(it.cells) else {}
+    for question in shared[:MAX_SAMPLES]:
+        line = next(iter(answers.values()))[question]
+        sizes = line.get("cell") or {}
+        named = {axis: name for axis, size in sizes.items() if (name := names_of_parts.get(size)) is not None}
+        row = {"cell": cell_name(sizes, it.operator, named), "question": question}
+        row["answer"] = line.get("correct_answer") or ""
+        for name, own in answers.items():
+            row[name] = f"{'✓' if own[question].get('correct') else '✗'} {own[question]['prediction']}"
+        rows.append(row)
+    return Section("Samples", tables=[Table(DataFrame(rows))] if rows else ())
+
+
+SECTIONS: Sequence[Callable[[Subject], Section]] = (
+    overview,
+    results,
+    strata,
+    pairs,
+    seeds,
+    settings,
+    training,
+    samples,
+)
+"""The sections of a page, in order; one without figures and tables is left out."""
+
+
+# Pages ----------------------------------------------------------------------------------------------------------------
+
+
+def page(
+    entries: Sequence[RunEntry],
+    title: str,
+    *,
+    question: str = "",
+    kind: str = "a comparison",
+    warnings: Sequence[str] = (),
+) -> str:
+    """The page of some runs, as text; runs of several tasks have a part for each task."""
+    done = [one for one in entries if one.state is None or one.state.status == "done"]
+    cells, logged, names, tasks = cells_of(done), metrics_of(done), count(), []
+    for name, own in _by_task(done).items():
+        runs = {one.run for one in own}
+        own_cells, own_logged = (frame[frame["run"].isin(runs)] if len(frame) else frame for frame in (cells, logged))
+        subject = Subject(own, own_cells, own_logged, names)
+        found = [section(subject) for section in (SECTIONS if len(own_cells) else (training, samples))]
+        sections = [one for one in found if one.figures or one.tables]
+        tasks.append(
+            {
+                "name": name,
+                "headline": headline(own_cells, subject.operator).replace(" %", "\N{NO-BREAK SPACE}%"),
+                "sections": sections,
+            }
+        )
+    over = f"numerate · {kind} · {done[0].folder.name if len(done) == 1 else f'{len(done)} runs'}"
+    known = {"title": title, "question": question, "over": over, "warnings": [*warnings, *_failures(entries)]}
+    return _template().render(**known, tasks=tasks, **_reproduction(done))
+
+
+def run_page(folder: str | Path) -> str:
+    """The page of one run. Raises `UserError` for a folder that is none, and for damaged records."""
+    entries = find_runs([folder])
+    return page(entries, entries[0].variant, kind="a run")
+
+
+def write_page(path: str | Path, text: str) -> Path:
+    """Writes a page and returns its path."""
+    return write_output(path, text.encode(), "The records are unchanged.")
+
+
+def _by_task(entries: Sequence[RunEntry]) -> dict[str, list[RunEntry]]:
+    """The runs of each task by name; tasks that differ in their sizes alone are one. A single task has no name."""
+    found: dict[str, list[RunEntry]] = {}
+    for one in entries:
+        key = json.dumps(_without_sizes(one.recipe.get("task") or {}), sort_keys=True, default=str)
+        found.setdefault(key, []).append(one)
+    if len(found) < 2:
+        return {"": list(entries)}
+    names = [joined(list(dict.fromkeys(one.label for one in own)), 4) for own in found.values()]
+    numbered = [f"{name} ({i})" if names.count(name) > 1 else name for i, name in enumerate(names, 1)]
+    return dict(zip(numbered, found.values(), strict=True))
+
+
+def _without_sizes(task: Any) -> Any:
+    """A task without its sizes, which are spans and counts, and without seeds."""
+    if isinstance(task, Mapping):
+        return {key: _without_sizes(value) for key, value in task.items() if not _is_size(value)}
+    return [_without_sizes(one) for one in task] if isinstance(task, list | tuple) else task
+
+
+def _is_size(value: Any) -> bool:
+    return (isinstance(value, int) and not isinstance(value, bool)) or bool(re.fullmatch(r"\d+:\d+", str(value)))
+
+
+def _failures(entries: Sequence[RunEntry]) -> list[str]:
+    """A sentence about the runs of a study that failed."""
+    failed = [one for one in entries if one.state is not None and one.state.status == "failed"]
+    errors = {
+        one.run: (one.state and one.state.end and one.state.end.error) or "no error was recorded" for one in failed
+    }
+    named = [f"{one.variant} seed {one.seed} ({' '.join(errors[one.run].split())[:100]})" for one in failed]
+    verb = "is" if len(failed) == 1 else "are"
+    sentence = f"{len(failed)} of {len(entries)} runs failed and {verb} not in anything below: "
+    return [f"{sentence}{joined(named, 7)}."] if failed else []
+
+
+def _reproduction(entries: Sequence[RunEntry]) -> dict[str, Any]:
+    """Commands, environment, settings and citations; of many runs those of the first seed of each variant."""
+    from pandas import DataFrame
+
+    firsts = list({one.variant: one for one in reversed(entries)}.values())[::-1][:MAX_ROWS]
+    heads = [read_header(one.folder / RECIPE_FILE) for one in firsts]
+    names = [
+        name
+        for name in ("parameters", "times", "hardware", "git", "versions")
+        if any(map(dict.get, heads, [name] * len(heads)))
+    ]
+    known = DataFrame(
+        {
+            "variant": [one.variant for one in firsts],
+            **{name: [_plain(head.get(name)) for head in heads] for name in names},
+        }
+    )
+    shared = [name for name in names if known[name].nunique() == 1]
+    tables = [Table(DataFrame({"": shared, " ": [known[name].iloc[0] for name in shared]}))] if shared else []
+    if len(shared) < len(names):
+        tables.append(Table(known.drop(columns=shared), fold="Of each variant"))
+    if len(heads) == 1:
+        items = [(path, text) for path, text in flatten_settings(heads[0]["recipe"]).items() if path]
+        tables.append(Table(DataFrame(items, columns=["setting", "value"]), fold="Every setting"))
+    commands, citations = (
+        dict.fromkeys(str(head[name]).strip() for head in heads if head.get(name)) for name in ("command", "bibtex")
+    )
+    return {"commands": list(commands), "environment": tables, "citations": list(citations)}
+
+
+def _plain(value: Any) -> str:
+    """Metadata for people: `{"memory": 4096, "gpus": []}` is "memory 4,096, gpus none"."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{str(name).replace('_', ' ')} {_plain(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return " and ".join(map(_plain, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value or "")
+
+
+@cache
+def _template() -> "Template":
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    options: Any = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    return Environment(loader=PackageLoader("numerate.results"), **options).get_template("page.html")

@@ -1,0 +1,439 @@
+"""Tables for people and for programs: text fitted to a terminal, Markdown, LaTeX, CSV, JSON lines, Parquet."""
+
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from numerate.errors import UserError, check_choice
+from numerate.evaluation.answer_metrics import ANSWER_METRICS
+from numerate.reports.output_files import check_output_file, write_output
+from numerate.results.rows import LOWER_BETTER, REGIONS
+from numerate.results.runs import group_keys, group_rows, setting_columns, value_columns
+from numerate.results.selecting import (
+    RUN_STATUSES,
+    column_format,
+    differing_within,
+    informative_columns,
+    is_identifier,
+    is_shown,
+    plain_values,
+    sort_rows,
+)
+from numerate.results.summary import MIN_SEEDS, SUCCESS
+from numerate.results.words import joined, number, percent, value_text
+from numerate.runs.study_folder import STUDY_FILE
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FORMATS = {
+    ".txt": "text",
+    ".csv": "csv",
+    ".md": "markdown",
+    ".tex": "latex",
+    ".jsonl": "jsonl",
+    ".parquet": "parquet",
+}
+"""The formats of tables by the suffix of their file."""
+
+FORMATS_FOR_PEOPLE = ("text", "markdown", "latex")
+
+Interval = tuple[float, float, float]
+"""A value with the ends of its interval."""
+
+
+class Table(NamedTuple):
+    """A table for people: its texts, the intervals of columns that have some, and notes below; on a page it is folded
+    under the words of `fold`, if any. `num_keys` columns on the left tell rows apart."""
+
+    texts: "DataFrame"
+    intervals: Mapping[str, Sequence[Interval | None]] = {}
+    notes: Sequence[str] = ()
+    num_keys: int = 1
+    fold: str = ""
+
+    @property
+    def is_number(self) -> list[bool]:
+        """Which columns hold numbers, which are aligned right."""
+        columns = [[cell for cell in self.texts[name] if cell] for name in self.texts]
+        return [bool(cells) and all(map(_NUMBER.fullmatch, cells)) for cells in columns]
+
+
+_NUMBER = re.compile(r"[-+<>]?\d[\d,.]*(e[+-]?\d+)?(/\d+)?( %)?( : \S+)?( \[.*\])?( · \d+/\d+)?( \*)?")
+"""A number as tables have them: with its interval, as a share of others, or beside another."""
+
+
+def pivot(found: "DataFrame", rows: Sequence[str], column: str, *, success: bool = False) -> "DataFrame":
+    """A summary as texts, `90.5 [85.6, 93.8]`, with a row for each value of some of its columns and a column for each
+    value of another; with `success`, how many seeds succeeded."""
+    texts = [value_text(*one) for one in found[["metric", "value", "low", "high"]].itertuples(index=False)]
+    if success:
+        rates = [f"{round(rate * seeds)}/{seeds}" for rate, seeds in zip(found["success"], found["seeds"], strict=True)]
+        texts = [f"{text} · {rate}" for text, rate in zip(texts, rates, strict=True)]
+    table = found[list(rows)].assign(column=found[column], text=texts)
+    wide = table.pivot_table(index=list(rows), columns="column", values="text", aggfunc="first", sort=False)
+    return wide.reset_index().rename_axis(columns=None).fillna("")
+
+
+# What a table says ----------------------------------------------------------------------------------------------------
+
+_NOTES = {
+    "language": "final: the last checkpoint; best: the one with the lowest loss on the validation split. Loss is in "
+    "nats per token and depends on the tokenizer, as perplexity, its exp, does; bits per byte does not.",
+    "region": "final: the last checkpoint; best: the best checkpoint on OOD validation, which therefore has no column "
+    "for it. Exact match, mean over the cells of each region.",
+    "labels": "ood_accuracy, accuracy: of all labels of a region; baseline: the score of memorizing the trained counts "
+    "or of the best constant answer.",
+    "answers": "Metrics of numbers and texts are over all questions of a region, those with (mean of modules) means "
+    "over the cells. r2 and mae are of the numbers, log_r2 and log_mae of sign(x) log10(|x| + 1).",
+    "extended": "extended_from: the budget in steps that a run had before it was extended. Its learning rates, which "
+    "depend on the budget, are not those of a new run.",
+}
+
+
+def table_of(frame: "DataFrame", notes: Sequence[str] = ()) -> Table:
+    """The columns of a frame as texts, shares in per cent."""
+    from pandas import DataFrame
+
+    texts = DataFrame(
+        {header(name): [cell_text(name, value) for value in plain_values(frame[name])] for name in frame.columns},
+        dtype="str",
+    )
+    num_keys = next((i for i, name in enumerate(frame.columns) if not is_identifier(name)), len(frame.columns))
+    return Table(texts, {}, notes, num_keys)
+
+
+def table_of_runs(runs: "DataFrame") -> Table:
+    """The runs of a study as people want them: what tells them apart, the main results, and notes on what they mean and
+    on runs that are missing."""
+    names = list(runs.columns)
+    metrics = {name.split(".", 2)[2] for name in names if name.startswith(("final.", "best.")) and name.count(".") > 1}
+    is_text = "bits_per_byte" in metrics
+    has_scores = any(name.startswith(("final.", "best.")) for name in names)
+    kinds = [("language", is_text), ("region", has_scores and not is_text), ("labels", "accuracy" in metrics)]
+    kinds += [
+        ("answers", not is_text and not metrics.isdisjoint(ANSWER_METRICS)),
+        ("extended", "extended_from" in names),
+    ]
+    notes = [_NOTES[kind] for kind, applies in kinds if applies]
+    if "non_causal_reason" in names:
+        notes += [f"not comparable (non-causal): {reason}" for reason in runs["non_causal_reason"].dropna().unique()]
+    if "plan" in names:
+        earlier = int((runs["plan"] == "earlier").sum())
+        notes.append(f"{earlier:,} of earlier plans, not of the current one; where=plan=current leaves them out")
+    statuses, count = runs["status"].value_counts(), len(runs)
+    if statuses.get("done", 0) < count:
+        counted = ", ".join(f"{statuses[name]:,} {name}" for name in RUN_STATUSES if name in statuses)
+        notes.append(f"{count:,} {'run' if count == 1 else 'runs'}: {counted}")
+    if statuses.get("failed", 0):
+        notes.append("where=status=failed columns=label,seed,failure,error shows why runs failed")
+    return table_of(runs[informative_columns(runs)], notes)
+
+
+def table_of_groups(
+    rows: "DataFrame",
+    by: Sequence[str],
+    *,
+    columns: Sequence[str] = (),
+    statistic: str = "median",
+    order: Sequence[str] = (),
+    threshold: float | None = None,
+    success: str | None = None,
+) -> Table:
+    """`group_rows` for people: counts, successes, and of each result the median with the lowest and highest seed, or
+    another statistic with its bootstrap interval. By default the results at the last checkpoint that runs show."""
+    from pandas import DataFrame
+
+    keys = group_keys(rows, by)
+    names = value_columns(rows, keys, columns)
+    if not columns:
+        defaults = [name for name in names if is_shown(name, list(rows.columns))]
+        names = [name for name in defaults if name.startswith("final.")] or defaults
+    options: Any = {"statistic": statistic, "threshold": threshold, "success": success}
+    needs_intervals = statistic != "median" or bool(order)
+    groups = group_rows(rows, keys, columns=names or columns, intervals=needs_intervals, **options)
+    groups = sort_rows(groups, *order)
+    texts = {header(name): [cell_text(name, one) or "none" for one in plain_values(groups[name])] for name in keys}
+    counts = ("done", "failed", "left") if "status" in rows else ("rows" if "rows" in groups else "count",)
+    for name in counts:
+        if (name in ("done", counts[-1]) and name != "left") or groups[name].any():
+            texts[name] = [f"{value:,}" for value in groups[name]]
+    if "success" in groups:
+        rates = zip(*(plain_values(groups[f"success{end}"]) for end in (".count", "", ".low", ".high")), strict=True)
+        texts["success"] = [
+            "" if rate is None else f"{round(rate * count)}/{count} [{percent(low, 0)}, {percent(high, 0)}]"
+            for count, rate, low, high in rates
+        ]
+        if groups["success.of"].nunique() > 1:
+            texts["success.of"] = [name or "" for name in plain_values(groups["success.of"])]
+    bounds = ("lowest", "highest") if statistic == "median" else (f"{statistic}.low", f"{statistic}.high")
+    intervals: dict[str, Sequence[Interval | None]] = {}
+    for name in names:
+        values = [plain_values(groups[f"{name}.{end}"]) for end in ("count", statistic, *bounds)]
+        estimates = [one[1:] if one[0] > 1 else (one[1], None, None) for one in zip(*values, strict=True)]
+        texts[header(name)] = [estimate_text(name, *one) for one in estimates]
+        intervals[header(name)] = [None if None in one else one for one in estimates]
+    notes = _group_notes(rows, keys, statistic, groups, threshold or SUCCESS) if names else []
+    return Table(DataFrame(texts, dtype="str"), intervals, notes, len(keys))
+
+
+def _group_notes(
+    rows: "DataFrame", keys: Sequence[str], statistic: str, groups: "DataFrame", threshold: float
+) -> list[str]:
+    """What the numbers of a table of groups are, and what groups take together."""
+    is_of_runs = "status" in rows
+    of, counted = ("done runs", rows[rows["status"] == "done"]) if is_of_runs else ("rows", rows)
+    words = {"median": "Median", "iqm": "Interquartile mean", "mean": "Mean"}[statistic]
+    note = f"{words} of the {of} [lowest, highest]."
+    if statistic != "median":
+        is_few = (counted.groupby(list(keys), dropna=False).size() < MIN_SEEDS).any()
+        few = f" Of fewer than {MIN_SEEDS} seeds such an interval is too narrow." if is_few else ""
+        note = f"{words} of the {of} [95 % bootstrap interval over seeds].{few}"
+    notes = [note]
+    if "non_causal_reason" in rows:
+        reasons = rows["non_causal_reason"].dropna().unique()
+        notes += [f"not comparable (non-causal), and no success counted: {reason}" for reason in reasons]
+    notes += [_NOTES["extended"]] * ("extended_from" in rows)
+    if "success" in groups:
+        used = [name for name in dict.fromkeys(", ".join(groups["success.of"].dropna()).split(", ")) if name]
+        farthest = ", each the farthest that it has," * (len(used) > 1)
+        notes.append(
+            f"success: runs with {' or '.join(used)}{farthest} of at least {percent(threshold)} %, of those done or "
+            "failed; failed runs count as unsuccessful [Wilson's 95 % interval, in per cent]."
+        )
+    if merged := _merged_columns(rows, keys):
+        what = "Runs" if is_of_runs else "Rows"
+        apart = ",".join([*keys, *merged])
+        notes.append(f"{what} that differ in {joined(merged)} are grouped together; group={apart} separates them.")
+    return notes
+
+
+def _merged_columns(rows: "DataFrame", keys: Sequence[str]) -> list[str]:
+    """The columns that tell rows apart and differ within a group, without settings implied by the label."""
+    found = differing_within(rows, keys, [name for name in setting_columns(rows) if name not in keys])
+    if "label" in found:
+        return ["label", *differing_within(rows, ["label"], [name for name in found if name != "label"])]
+    return found
+
+
+def header(name: str) -> str:
+    """The header of a column: its name, with the unit of a share."""
+    return f"{name}, %" if column_format(name) == "share" else name
+
+
+def cell_text(name: str, value: Any) -> str:
+    """One value of a column: shares in per cent, counts with commas."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return " ".join("".join(letter if letter.isprintable() else " " for letter in value).split())
+    kind = column_format(name)
+    if kind == "share" and 0 <= value <= 1:
+        return percent(value)
+    return str(value) if kind == "plain" or isinstance(value, dict) else number(value)
+
+
+def estimate_text(name: str, value: float | None, low: float | None, high: float | None) -> str:
+    """A value followed by its interval: `93.1 [88, 97.4]`, with a space that does not break inside of it."""
+    if value is None:
+        return ""
+    if low is None or high is None:
+        return cell_text(name, value)
+    return f"{cell_text(name, value)} [{cell_text(name, low)},\N{NO-BREAK SPACE}{cell_text(name, high)}]"
+
+
+# How it is written ----------------------------------------------------------------------------------------------------
+
+
+def to_text(table: Table, width: int | None = 80, max_rows: int | None = None) -> str:
+    """A table for a terminal, fitted to its width: as it is; else, of few rows, turned, with a line for each column;
+    else in several tables one below the other, which all begin with the columns that tell rows apart. Then the notes.
+    """
+    from textwrap import wrap
+
+    shown = table.texts if max_rows is None else table.texts.head(max_rows)
+    left, width = len(table.texts) - len(shown), width or 10**4
+    columns = [[name, *shown[name]] for name in shown.columns]
+    blocks: Sequence[Sequence[Sequence[str]]] = [columns]
+    if _width(columns) > width:
+        turned = [list(cells) for cells in zip(*columns, strict=True)]
+        blocks = [turned] if _width(turned) <= width else _stacked(columns, width, table.num_keys)
+    notes = [f"... and {left:,} more {'row' if left == 1 else 'rows'}"] * (left > 0)
+    notes += list(table.notes) if len(shown) else ["no rows"]
+    lines = [line for note in notes for line in wrap(note, max(width, 40), break_long_words=False)]
+    return "\n\n".join([*(_aligned(block, width) for block in blocks), *["\n".join(lines)] * bool(lines)])
+
+
+def _stacked(columns: Sequence[Sequence[str]], width: int, num_keys: int) -> list[Sequence[Sequence[str]]]:
+    """Columns in blocks that fit, the first `num_keys` in each; one that does not fit is alone."""
+    keys, rest = list(columns[:num_keys]), list(columns[num_keys:])
+    blocks: list[Sequence[Sequence[str]]] = []
+    while rest or not blocks:
+        count = next((n for n in range(len(rest), 1, -1) if _width([*keys, *rest[:n]]) <= width), 1)
+        blocks.append([*keys, *rest[:count]])
+        rest = rest[count:]
+    return blocks
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    """The narrowest width of a table whose texts break at spaces only."""
+    from rich.cells import cell_len
+
+    words = (max(map(cell_len, (word for text in column for word in text.split(" ")))) for column in columns)
+    return sum(words) + 2 * (len(columns) - 1)
+
+
+def _aligned(columns: Sequence[Sequence[str]], width: int) -> str:
+    """Columns by rich, numbers to the right, with a line below the header; texts that are too long are wrapped."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+    drawn = RichTable(
+        box=box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n"),
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+        pad_edge=False,
+    )
+    for name, *texts in columns:
+        is_number = any(texts) and all(_NUMBER.fullmatch(text) for text in texts if text)
+        drawn.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for row in zip(*(texts[1:] for texts in columns), strict=True):
+        drawn.add_row(*row)
+    file = io.StringIO()
+    Console(file=file, width=width, markup=False, highlight=False, emoji=False, color_system=None).print(drawn)
+    return "\n".join(line.rstrip() for line in file.getvalue().replace("\N{NO-BREAK SPACE}", " ").rstrip().split("\n"))
+
+
+def to_markdown(table: Table) -> str:
+    """A Markdown table, with its notes as a paragraph below."""
+    texts = table.texts.map(lambda text: text.replace("|", r"\|"))
+    rows = [list(texts.columns), ["---:" if right else "---" for right in table.is_number], *texts.to_numpy().tolist()]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([*lines, *(["", *table.notes] if table.notes else [])]) + "\n"
+
+
+def to_latex(table: Table) -> str:
+    """A LaTeX table for the package booktabs, with the notes as its caption.
+
+    The best of each column with intervals is bold, with all whose intervals overlap its own; none where all do.
+    """
+    texts = table.texts.map(_latex)
+    for name, intervals in table.intervals.items():
+        for row in best_rows(name, intervals):
+            texts.iloc[row, texts.columns.get_loc(name)] = rf"\textbf{{{texts[name].iloc[row]}}}"
+    texts.columns = [_latex(in_words(name)) for name in texts.columns]
+    align = "".join("r" if right else "l" for right in table.is_number)
+    caption = " ".join(map(_latex, table.notes)) or None
+    styler = texts.style.hide(axis="index")
+    return str(
+        styler.to_latex(
+            hrules=True, column_format=align, caption=caption, position_float="centering" if caption else None
+        )
+    )
+
+
+def best_rows(name: str, intervals: Sequence[Interval | None]) -> list[int]:
+    """The rows with the best value of a column, and those whose intervals overlap the best one's; none where all do, or
+    where a value has no interval.
+
+    >>> best_rows("final.ood_test", [(0.9, 0.8, 1.0), (0.85, 0.7, 0.9), (0.1, 0.0, 0.2)])
+    [0, 1]
+    """
+    known = [one for one in intervals if one is not None]
+    if len(known) < len(intervals) or not known:
+        return []
+    lower = not LOWER_BETTER.isdisjoint(re.split(r"[.( ,]+", name))
+    best = (min if lower else max)(known)
+    rows = [row for row, one in enumerate(known) if one[1] <= best[2] and one[2] >= best[1]]
+    return rows if len(rows) < len(known) else []
+
+
+def in_words(name: str) -> str:
+    """The name of a column in words.
+
+    >>> in_words("learning_rate"), in_words("final.ood_test.mae")
+    ('learning rate', 'OOD test mae (final)')
+    """
+    checkpoint, _, rest = name.partition(".") if name.startswith(("final.", "best.")) else ("", "", name)
+    rest, _, unit = rest.partition(", ")
+    words = " ".join(REGIONS.get(part, part) for part in rest.split(".")).replace("_", " ")
+    return f"{words} ({checkpoint})" * bool(checkpoint) + words * (not checkpoint) + f", {unit}" * bool(unit)
+
+
+_ESCAPES = str.maketrans(
+    {letter: f"\\{letter}" for letter in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "\N{NO-BREAK SPACE}": " "}
+    | {"[": "{[}", "*": "{*}"}  # these two would belong to the line break before them
+)
+
+
+def _latex(text: str) -> str:
+    return text.translate(_ESCAPES)
+
+
+def render(frame: "DataFrame | Table", format: str, width: int | None = None, max_rows: int | None = None) -> str:
+    """A table as text with line ends, in any format except Parquet; for programs all values as they are."""
+    if isinstance(frame, Table):
+        return {"text": lambda: to_text(frame, width, max_rows) + "\n", "markdown": lambda: to_markdown(frame)}.get(
+            format, lambda: to_latex(frame)
+        )()
+    plain = frame.drop(columns=["sums"], errors="ignore")
+    if format == "csv":
+        flags = plain.select_dtypes(["bool", "boolean"]).columns
+        plain = plain.assign(**{name: plain[name].map({True: "true", False: "false"}) for name in flags})
+        return str(plain.to_csv(index=False, lineterminator="\n"))
+    rows = plain.astype(object).where(plain.notna(), None).to_dict("records")
+    return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+
+
+def write_table(frame: "DataFrame | Table", path: str | Path, format: str | None = None) -> Path:
+    """Writes a table atomically, creating its parent folders, and returns the path. The format is that of the suffix
+    (.txt, .csv, .md, .tex, .jsonl, .parquet) unless given.
+
+    Raises `UserError` for an unknown suffix, a path that is not writable, or a file written by a run or study;
+    `OperationalError` for a full disk.
+    """
+    path, format = Path(path), resolve_format(format, path)
+    if not isinstance(frame, Table) and format in FORMATS_FOR_PEOPLE:
+        frame = table_of(frame)
+    if format == "parquet":
+        buffer = io.BytesIO()
+        try:
+            frame.drop(columns=["sums"], errors="ignore").to_parquet(buffer, engine="pyarrow", index=False)  # type: ignore[union-attr]
+        except ImportError as error:
+            raise UserError("format: parquet needs the package pyarrow; pip install 'numerate[tables]'") from error
+        content = buffer.getvalue()
+    else:
+        content = render(frame, format).encode(errors="backslashreplace")
+    return write_output(path, content, f"The previous content of {path.name} is unchanged." if path.exists() else "")
+
+
+def resolve_format(format: str | None, path: str | Path | None = None) -> str:
+    """The format: as given, else by the suffix of the file, else text. Raises `UserError` for any other, for Parquet
+    without a file, and for a file that is of another format or belongs to a run."""
+    suffix = None if path is None else Path(path).suffix.lower()
+    if format is None and suffix is not None and suffix not in FORMATS:
+        raise UserError(f"out: the suffix of {path} must be one of {', '.join(FORMATS)}, or say format=csv")
+    found = format or (FORMATS[suffix] if suffix is not None else "text")
+    check_choice("format", found, FORMATS.values())
+    if path is not None:
+        if _is_run_file(Path(path)):
+            raise UserError(f"out: {path} is a file of a run or study and must not be replaced; give another name")
+        check_output_file(path, found)
+    elif found == "parquet":
+        raise UserError("format: parquet is not for the terminal; for example out=results.parquet")
+    return found
+
+
+def _is_run_file(path: Path) -> bool:
+    folder = path.absolute().parent
+    if (folder / "recipe.yaml").is_file():
+        return path.exists()
+    return (folder / STUDY_FILE).is_file() and path.name in (STUDY_FILE, "log.txt", "report.html", "figure.png")
