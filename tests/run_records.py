@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numerate.evaluation.statistics import wilson_interval
-from numerate.records.reading import FORMAT
 from numerate.training import disk
 from numerate.training.run_folder import RunFolder, header_yaml
 
@@ -42,7 +41,8 @@ Runs = Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
 
 
 class Studies:
-    """Makes folders of studies: recipes as plain data, each with its status and its results or its error, or None."""
+    """Makes folders of studies: recipes as plain data, each with its status, its results or its error, and its `cells`;
+    or None."""
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs
@@ -50,9 +50,9 @@ class Studies:
     def __call__(
         self, runs: Runs, title: str = "widths", labels: Mapping[str, str] | None = None, cells: Any = None
     ) -> "DataFrame":
+        from numerate.results.runs import results_of
         from numerate.runs.end import End, write_end
-        from numerate.runs.study_folder import StudyFolder, StudyRun
-        from numerate.tables.results import results_of
+        from numerate.runs.study_folder import RequestedRun, StudyFolder
 
         folder = StudyFolder.from_title(title, self.runs)
         requested = [
@@ -62,10 +62,10 @@ class Studies:
         for number, (one, (_, end)) in enumerate(zip(requested, runs, strict=True)):
             if end is not None:
                 place, entries = RunFolder(self.runs / one.run), dict(end)
-                status = entries.pop("status")
+                status, lines = entries.pop("status"), entries.pop("cells", ())
                 entries = {"results": entries} if status == "done" else entries
                 write_end(place, End.now(status, key=one.key, seconds=2.5, **entries))
-                (place.path / "recipe.yaml").write_text(f"format: {FORMAT}\n")
-                if cells is not None:
-                    disk.append_records(place.path / "cells.jsonl", cells(number))
+                head = {"recipe": dict(one.tree), "id": place.path.name}
+                (place.path / "recipe.yaml").write_bytes(header_yaml(head))
+                disk.append_records(place.path / "cells.jsonl", lines if cells is None else cells(number))
         return results_of(title, self.runs)

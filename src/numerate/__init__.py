@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from numerate.models.wrapped import wrap_model
     from numerate.positions.abacus_embedding import AbacusEmbedding
     from numerate.published.dual_attention_weights import from_published, to_published
-    from numerate.tables.results import results_of
+    from numerate.results.rows import cells
+    from numerate.results.runs import results_of
+    from numerate.results.summary import summary
     from numerate.text.data.wrapped import wrap_data
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "Run",
     "Study",
     "__version__",
+    "cells",
     "compare",
     "from_published",
     "load",
@@ -43,6 +46,7 @@ __all__ = [
     "results_of",
     "run_study",
     "search",
+    "summary",
     "to_published",
     "train",
     "wrap_data",
@@ -54,7 +58,9 @@ _LAZY_MODULES = {
     "AbacusEmbedding": "numerate.positions.abacus_embedding",
     "NumberTokenLoss": "numerate.integrations.number_token_loss",
     "from_published": "numerate.published.dual_attention_weights",
-    "results_of": "numerate.tables.results",
+    "cells": "numerate.results.rows",
+    "results_of": "numerate.results.runs",
+    "summary": "numerate.results.summary",
     "number_tokens": "numerate.integrations.hf_number_tokens",
     "to_published": "numerate.published.dual_attention_weights",
     "wrap_data": "numerate.text.data.wrapped",

@@ -21,6 +21,7 @@ import pytest
 from numerate.config import override
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
+from numerate.results.runs import results_of
 from numerate.runs import search as search_file
 from numerate.runs import trials as trials_file
 from numerate.runs.end import Ending, read_end
@@ -30,8 +31,7 @@ from numerate.runs.search import SearchResult, search
 from numerate.runs.space import Space
 from numerate.runs.study_folder import StudyFolder
 from numerate.runs.train import train
-from numerate.runs.trials import Score, Search, SearchFile, Trial
-from numerate.tables.results import results_of
+from numerate.runs.trials import Search, Trial, TrialRun, run_result, summarize_runs
 from numerate.tasks.task import Task
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.training.recipe import Recipe

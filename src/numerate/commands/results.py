@@ -3,14 +3,13 @@
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numerate.errors import UserError
-from numerate.reports.grid import span_text
-from numerate.tables.describing import describe_runs
-from numerate.tables.grouping import describe_groups, group_results
-from numerate.tables.results import cells_of, results_of
-from numerate.tables.selecting import (
+from numerate.results.rows import RunEntry, cells_of, find_runs
+from numerate.results.runs import group_rows, with_scores
+from numerate.results.selecting import (
     find_column,
     informative_columns,
     is_identifier,
@@ -18,8 +17,19 @@ from numerate.tables.selecting import (
     select_columns,
     sort_rows,
 )
-from numerate.tables.selecting import where as select_rows
-from numerate.tables.writing import FORMATS_FOR_PEOPLE, render, resolve_format, to_text, write_table
+from numerate.results.selecting import where as select_rows
+from numerate.results.tables import (
+    FORMATS_FOR_PEOPLE,
+    Table,
+    render,
+    resolve_format,
+    table_of,
+    table_of_groups,
+    table_of_runs,
+    write_table,
+)
+from numerate.results.words import span
+from numerate.runs.study_folder import StudyFolder
 from numerate.training.run_folder import RunFolder, resolve_runs_dir
 
 if TYPE_CHECKING:
@@ -41,77 +51,72 @@ def results(
     """Prints or writes the table of a study that the options select."""
     file_format = resolve_format(format, out)
     conditions = [condition for text in where for condition in parse_list(text, "where")]
-    rows = _select_rows(address, runs_dir, bool(options.get("cells")), conditions)
-    frame, notes = _select_columns(rows, options, file_format in FORMATS_FOR_PEOPLE)
-    if file_format == "latex":
-        notes += _seeds_and_command(rows, runs_dir)
+    folder = StudyFolder.find(address, resolve_runs_dir(runs_dir))
+    entries = find_runs(folder.path, runs_dir)
+    rows = _select_rows(entries, bool(options.get("cells")), conditions)
+    table = _select_columns(rows, options, file_format in FORMATS_FOR_PEOPLE)
+    if file_format == "latex" and isinstance(table, Table):
+        table = table._replace(notes=[*table.notes, *_seeds_and_command(rows, folder.runs_dir)])
     if out is not None:
-        path = write_table(frame, out, file_format, notes)
-        print(f"{path}: {len(frame):,} {'row' if len(frame) == 1 else 'rows'}, {len(frame.columns)} columns")
-    elif file_format == "text":
-        num_keys = len(set(parse_list(options.get("group", ""), "group"))) or None
-        max_rows = MAX_TERMINAL_ROWS if sys.stdout.isatty() else None
-        width = shutil.get_terminal_size((100, 24)).columns
-        print(to_text(frame, notes, width, max_rows, "columns" not in options, num_keys))
-    else:
-        sys.stdout.write(render(frame, file_format, notes))
+        path, shown = write_table(table, out, file_format), table.texts if isinstance(table, Table) else table
+        num_columns = len(shown.columns.difference(["sums"]))
+        print(f"{path}: {len(shown):,} {'row' if len(shown) == 1 else 'rows'}, {num_columns} columns")
+        return
+    max_rows = MAX_TERMINAL_ROWS if sys.stdout.isatty() else None
+    sys.stdout.write(render(table, file_format, shutil.get_terminal_size((80, 24)).columns, max_rows))
 
 
-def _select_rows(address: str, runs_dir: str | None, needs_cells: bool, conditions: Sequence[str]) -> "DataFrame":
-    """The runs, or their cells, that satisfy the conditions; only the files of these runs are read."""
-    runs = results_of(address, runs_dir)
+def _select_rows(entries: Sequence[RunEntry], needs_cells: bool, conditions: Sequence[str]) -> "DataFrame":
+    """The runs, or their cells, that satisfy the conditions; only the cells of these runs are read."""
+    runs = with_scores(entries)
     if not needs_cells:
         return select_rows(runs, *conditions)
     of_runs = [condition for condition in conditions if _is_run_condition(condition, runs)]
     of_cells = [condition for condition in conditions if condition not in of_runs]
-    cells = cells_of(address, runs_dir, runs=select_rows(runs, *of_runs))
-    only_of_runs = [one for one in of_cells if _column(one, cells) is None and _column(one, runs) is not None]
-    if only_of_runs:  # such as stop_reason
-        cells = cells_of(address, runs_dir, runs=select_rows(runs, *of_runs, *only_of_runs))
-    return select_rows(cells, *(condition for condition in of_cells if condition not in only_of_runs))
+    kept = set(select_rows(runs, *of_runs)["run"])
+    cells = cells_of(
+        [one for one in entries if one.run in kept and one.state is not None and one.state.status == "done"]
+    )
+    return select_rows(cells, *of_cells)
 
 
-def _seeds_and_command(rows: "DataFrame", runs_dir: str | None) -> list[str]:
+def _is_run_condition(condition: str, runs: "DataFrame") -> bool:
+    """Whether a condition concerns runs rather than their cells."""
+    try:
+        name = find_column(runs, condition.partition("=")[0].removesuffix("!"), "where")
+    except UserError:
+        return False
+    return is_identifier(name) or name in ("status", "stop_reason", "failure")
+
+
+def _seeds_and_command(rows: "DataFrame", runs_dir: Path) -> list[str]:
     """The seeds of a table, and the command of its first run, for its caption."""
     notes = []
     if len(seeds := {int(seed) for seed in rows.get("seed", ())}):
-        notes.append(f"Seed{'s' * (len(seeds) > 1)}: {span_text(seeds)}.")
-    folder = RunFolder(resolve_runs_dir(runs_dir) / str(rows["run"].iloc[0])) if len(rows) else None
+        notes.append(f"Seed{'s' * (len(seeds) > 1)}: {span(seeds)}.")
+    folder = RunFolder(runs_dir / str(rows["run"].iloc[0])) if len(rows) else None
     if folder is not None and (command := folder.metadata().get("command")):
         notes.append(f"Command: {command}.")
     return notes
 
 
-def _is_run_condition(condition: str, runs: "DataFrame") -> bool:
-    """Whether a condition concerns runs rather than their cells, though both have its column."""
-    name = _column(condition, runs)
-    return name is not None and (is_identifier(name) or name == "status")
-
-
-def _column(condition: str, frame: "DataFrame") -> str | None:
-    """The column that a condition names; None if there is none."""
-    try:
-        return find_column(frame, condition.partition("=")[0].removesuffix("!"), "where")
-    except UserError:
-        return None
-
-
-def _select_columns(frame: "DataFrame", options: dict[str, Any], for_people: bool) -> tuple["DataFrame", list[str]]:
-    """The columns, groups and order that the options name, and the notes below a table for people."""
+def _select_columns(frame: "DataFrame", options: dict[str, Any], for_people: bool) -> "DataFrame | Table":
+    """The columns, groups and order that the options name; for people as texts with notes."""
     columns, order = (parse_list(options.get(name, ""), name) for name in ("columns", "sort"))
     if "group" in options:
         by = parse_list(options["group"], "group")
         more: dict[str, Any] = {"statistic": options.get("statistic", "median"), "threshold": options.get("threshold")}
-        more |= {"columns": columns, "success_column": options.get("success")}
+        more |= {"columns": columns, "success": options.get("success")}
         if for_people:
-            return describe_groups(frame, by, order=order, **more)
-        return sort_rows(group_results(frame, by, **more), *order), []
+            return table_of_groups(frame, by, order=order, **more)
+        return sort_rows(group_rows(frame, by, **more), *order)
     for name in ("statistic", "threshold", "success"):
         if name in options:
             raise UserError(f"{name}: needs group=; for example: group=label {name}={options[name]}")
     frame = sort_rows(frame, *order)
     if "columns" in options:
-        return select_columns(frame, columns), []
+        frame = select_columns(frame, columns)
+        return table_of(frame) if for_people else frame
     if not for_people:
-        return frame, []
-    return (frame[informative_columns(frame)], []) if options.get("cells") else describe_runs(frame)
+        return frame
+    return table_of(frame[informative_columns(frame)]) if options.get("cells") else table_of_runs(frame)

@@ -14,12 +14,12 @@ import pytest
 
 from numerate.config import override
 from numerate.recipes.study import Study
+from numerate.results.runs import results_of
 from numerate.runs.end import read_end, write_end
 from numerate.runs.engines.engine import Engine
 from numerate.runs.status import study_status
 from numerate.runs.study import run_study
 from numerate.runs.study_folder import StudyFolder
-from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 

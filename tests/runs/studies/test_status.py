@@ -16,16 +16,12 @@ from numerate.cli import main
 from numerate.commands.status import status_text
 from numerate.config import identity, override, to_tree
 from numerate.recipes.study import content_key
-from numerate.runs import making
+from numerate.results.runs import results_of
+from numerate.results.tables import table_of_runs
 from numerate.runs.end import End, write_end
-from numerate.runs.engines.engine import Outcome
-from numerate.runs.engines.in_process import InProcess
-from numerate.runs.making import StudyRunner
-from numerate.runs.status import RunningRun, RunState, study_status, time_left
-from numerate.runs.study_folder import StudyFolder, StudyRun
-from numerate.tables.describing import describe_runs
-from numerate.tables.results import results_of
-from numerate.training.progress import ProgressBar
+from numerate.runs.making import StudyProgress
+from numerate.runs.status import RunningRun, RunState, mean_durations, status_text, study_status, time_left
+from numerate.runs.study_folder import RequestedRun, StudyFolder, StudyRun
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 
@@ -83,7 +79,7 @@ def test_a_new_plan_replaces_the_old_one_and_what_is_done_of_that_is_distinguish
         (1, "failed", "current"),
         (5, "done", "earlier"),
     ]
-    assert "1 of earlier plans" in " ".join(describe_runs(table)[1])
+    assert "1 of earlier plans" in " ".join(table_of_runs(table).notes)
     make(6)
     now = study_status(folder)
     assert (now.count("left"), now.num_earlier) == (3, 0)

@@ -1,1 +1,0 @@
-"""The results of a study as one table: selected, filtered, grouped, exported, queried."""

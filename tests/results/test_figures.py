@@ -1,0 +1,169 @@
+"""Promises of figures: functions of a frame and axes, short, readable where they are printed, the same each time."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pandas import DataFrame
+
+from numerate.errors import UserError
+from numerate.results import figures, style
+from numerate.results.figures import attention_maps, best_variants, by_length, forest, heat_map, panels, training_curves
+from numerate.results.rows import cells, metrics
+from results_records import done, recipe, seeds, sums
+from run_records import Studies, write_run
+
+
+@pytest.fixture
+def frame(study: Studies) -> DataFrame:
+    """Two variants of three seeds, of which one did not converge."""
+
+    def seed(share: float, trained: float = 1.0) -> dict[str, Any]:
+        return done(cells=sums(lambda n: trained if n <= 3 else share))
+
+    runs = [(recipe("near", seed=i), seed(share)) for i, share in enumerate((0.9, 0.5, 0.7))]
+    runs += [(recipe("far", seed=i), seed(*shares)) for i, shares in enumerate([(0.1,), (0.0,), (0.3, 0.5)])]
+    study(runs)
+    return cells("widths", study.runs)
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> DataFrame:
+    lines = [{"step": step, "loss": 10.0 / step} for step in (1, 10, 100)]
+    lines += [{"step": 100, "split": "validation", "exact_match": 0.5, "low": 0.4, "high": 0.6}]
+    folders = [write_run(tmp_path / "a" / f"{i:012x}", recipe("a", i), metrics=lines) for i in (0, 1)]
+    return metrics(folders)
+
+
+def attention() -> DataFrame:
+    """Two layers of two heads over three tokens."""
+    places = [(layer, head, i, j) for layer in (0, 1) for head in (0, 1) for i in range(3) for j in range(3)]
+    table = DataFrame(places, columns=["layer", "head", "query", "key"])
+    weight = np.where(table["key"] <= table["query"], 1 / (table["query"] + 1), 0.0)
+    return table.assign(
+        weight=weight, layer="layer " + table["layer"].astype(str), key_token=table["key"].map("a b".__getitem__)
+    )
+
+
+def drawn(frame: DataFrame, logged: DataFrame) -> dict[str, Any]:
+    return {
+        "heat_map": heat_map(frame[frame["variant"] == "near"]),
+        "by_length": by_length(frame),
+        "training_curves": training_curves(logged),
+        "forest": forest(frame),
+        "attention_maps": attention_maps(attention()),
+    }
+
+
+def test_all_text_of_a_figure_has_seven_points_or_more_at_the_width_that_it_is_made_for(
+    frame: DataFrame, logged: DataFrame
+) -> None:
+    for name, ax in drawn(frame, logged).items():
+        figure = ax.get_figure()
+        texts = [text for text in figure.findobj(lambda artist: hasattr(artist, "get_fontsize")) if text.get_text()]
+        assert min(text.get_fontsize() for text in texts) >= 7, name
+        assert figure.get_size_inches()[0] in (style.COLUMN, style.PAGE), name
+
+
+def test_a_figure_is_a_short_function_of_a_frame_and_axes_which_it_returns(frame: DataFrame, logged: DataFrame) -> None:
+    for name in drawn(frame, logged):
+        function = getattr(figures, name)
+        assert list(inspect.signature(function).parameters)[:2] == ["frame", "ax"]
+        assert len(inspect.getsource(function).splitlines()) <= 80, name
+    ax = style.new_axes()
+    assert by_length(frame, ax) is ax
+
+
+def test_a_figure_is_the_same_file_each_time_and_has_no_date(
+    frame: DataFrame, logged: DataFrame, tmp_path: Path
+) -> None:
+    for suffix in ("svg", "pdf", "png"):
+        for i in (1, 2):
+            for name, ax in drawn(frame, logged).items():
+                style.save(ax.get_figure(), tmp_path / f"{i}-{name}.{suffix}")
+        for once in tmp_path.glob(f"1-*.{suffix}"):
+            assert once.read_bytes() == (tmp_path / f"2{once.name[1:]}").read_bytes(), once.name
+    with pytest.raises(UserError, match=r"a\.gif: the suffix must be one of png, svg, pdf; for example a\.svg"):
+        style.save(style.new_figure(), tmp_path / "a.gif")
+
+
+def test_a_map_has_the_median_of_the_seeds_with_the_sizes_of_training_inside_the_border(frame: DataFrame) -> None:
+    ax = heat_map(frame[frame["variant"] == "near"])
+    image = np.asarray(ax.images[0].get_array())
+    assert image.shape == (6, 6)
+    assert (image[0, 0], image[5, 5]) == (1.0, 0.7)
+    assert len(ax.collections[0].get_segments()) == 4 * 3  # the four sides of a square of three cells
+    with pytest.raises(UserError, match="needs the cells of one variant"):
+        heat_map(frame)
+
+
+def test_lines_are_of_the_converged_seeds_with_a_band_and_the_legend_says_how_many(frame: DataFrame) -> None:
+    ax = by_length(frame)
+    lines = {line.get_label(): line for line in ax.get_lines() if not str(line.get_label()).startswith("_")}
+    assert list(lines) == ["near", "far (2 of 3 seeds)"]
+    assert list(lines["far (2 of 3 seeds)"].get_ydata()) == [1.0, 1.0, 1.0, 0.05, 0.05, 0.05]
+    band = ax.collections[0].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == (0.5, 1.0)
+    assert ax.get_xscale() == "linear"
+
+
+def test_lengths_far_beyond_training_have_a_logarithmic_axis(study: Studies) -> None:
+    far = [
+        {**line, "cell": {"first_digits": n, "second_digits": n}}
+        for line, n in zip(sums(lambda n: 1.0)[-2:], (60, 600), strict=True)
+    ]
+    study([(recipe(), done(cells=[*sums(lambda n: 1.0), *far]))])
+    assert by_length(cells("widths", study.runs)).get_xscale() == "log"
+
+
+def test_a_forest_has_every_seed_and_an_interval_of_those_that_converged(frame: DataFrame) -> None:
+    ax = forest(frame, region="ood_test")
+    ticks, dots, crosses = (
+        [list(map(float, line.get_xdata())) for line in ax.get_lines() if line.get_marker() == marker]
+        for marker in "|ox"
+    )
+    assert (ticks, crosses[1]) == ([[0.9, 0.5, 0.7], [0.1, 0.0]], [0.3])
+    assert dots[0] == [pytest.approx(0.7)]
+    with pytest.raises(UserError, match="region: nowhere was not evaluated; there are: ood, ood_test"):
+        forest(frame, region="nowhere")
+
+
+def test_what_was_not_logged_is_refused(logged: DataFrame) -> None:
+    assert training_curves(logged, y="exact_match", split="validation").get_ylabel() == "validation exact match, %"
+    with pytest.raises(UserError, match="no accuracy of training was logged"):
+        training_curves(logged, y="accuracy")
+
+
+def test_of_many_variants_the_first_and_the_best_are_drawn_each_in_its_color(study: Studies) -> None:
+    runs = [(recipe(f"v{i}"), done(cells=sums(lambda n, i=i: 1.0 if n <= 3 else i / 20))) for i in range(12)]  # type: ignore[misc]
+    study(runs)
+    frame = cells("widths", study.runs)
+    shown = list(dict.fromkeys(best_variants(frame)["variant"]))
+    assert shown == ["v0", "v5", "v6", "v7", "v8", "v9", "v10", "v11"]
+    assert len({each["color"] for each in style.series_styles(best_variants(frame)).values()}) == 8
+
+
+def test_methods_have_colors_and_models_marks_where_all_combinations_are_there(study: Studies) -> None:
+    runs = [
+        run for width in (64, 128) for rate in (0.1, 0.2) for run in seeds(0.5, hidden_size=width, learning_rate=rate)
+    ]
+    study(runs)
+    styles = list(style.series_styles(cells("widths", study.runs)).values())
+    assert [styles.index(one) for one in styles] == [0, 1, 2, 3]
+    assert styles[0]["marker"] == styles[1]["marker"] != styles[2]["marker"]
+    assert styles[0]["color"] == styles[2]["color"] != styles[1]["color"]
+
+
+@pytest.mark.parametrize("draw", [by_length, heat_map])
+def test_panels_share_axes_but_those_of_maps(draw: Callable[..., Any], frame: DataFrame) -> None:
+    figure = panels(
+        [(name, frame[frame["variant"] == name]) for name in ("near", "far")],
+        draw,
+        **({"bar": False} if draw is heat_map else {}),
+    )
+    first, second = figure.axes[:2]
+    assert first.get_shared_y_axes().joined(first, second) == (draw is by_length)
+    assert [ax.get_title() for ax in (first, second)] == ["near", "far"]

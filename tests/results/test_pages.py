@@ -1,0 +1,115 @@
+"""Promises of pages: one file that needs nothing else, the same each time, that says nothing beyond its cells."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.results.page import MAX_ROWS, page, run_page
+from numerate.results.rows import find_runs
+from results_records import done, failed, recipe, sums
+from run_records import Studies, cell_record, write_run
+
+
+def make(tmp_path: Path, title: str = "a", seed: int = 0, share: float = 0.5, high: int = 6, **more: Any) -> Path:
+    metrics = [{"step": step, "loss": 1.0 / step} for step in (50, 100)]
+    metrics += [{"step": 100, "split": "validation", "exact_match": 0.5, "low": 0.4, "high": 0.6}]
+    sample = {"cell": {"first_digits": 2, "second_digits": 1}, "question": "12+<9>=", "correct_answer": "21"}
+    known = {"command": f"numerate run {title}", "bibtex": "@misc{a}", "parameters": 123456, "times": {"ended": "2026"}}
+    lines = more.pop("cells", None) or sums(lambda n: 1.0 if n <= 3 else share, high=high)
+    samples = [sample | {"prediction": "20", "correct": False}]
+    folder = tmp_path / "runs" / title / f"{seed:012x}"
+    return write_run(folder, recipe(title, seed, **more), lines, metrics=metrics, samples=samples, **known)
+
+
+def text_of(html: str) -> str:
+    body = re.sub(r"<style>.*?</style>|<svg.*?</svg>", "", html, flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]+>", " ", body).replace("\N{NO-BREAK SPACE}", " ").split())
+
+
+def test_a_page_of_a_run_has_its_headline_results_training_samples_command_and_citation(tmp_path: Path) -> None:
+    html = run_page(make(tmp_path))
+    text = text_of(html)
+    for part in (
+        "With 1 to 3 digits in distribution, a falls to 50 % [40.4, 59.6] at 4+4 digits.",
+        "in distribution, % OOD validation, % OOD test, % all OOD, % a 100 [99.5, 100] 50 [46.3, 53.7]",
+        "2+1 digits 12+&lt;9&gt;= 21 ✗ 20",
+        "numerate run a",
+        "@misc{a}",
+        "parameters 123,456",
+        "model.hidden_size 64",
+    ):
+        assert part in text
+    assert html.count("<figure>") == 3
+
+
+def test_two_savings_are_the_same_bytes_with_unique_ids_and_nothing_from_elsewhere(tmp_path: Path) -> None:
+    folders = [make(tmp_path, title, seed) for title in ("a", "b") for seed in (0, 1)]
+    html = page(find_runs(folders), "a and b")
+    assert html == page(find_runs(folders), "a and b")
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len({*ids}) > 0
+    assert {*re.findall(r'(?:url\(#|href="#)([^")]+)', html)} <= {*ids}
+    loaded = re.findall(r'(?:src|href)="(?!#|data:)([^"]*)"', html)
+    assert not loaded and "<script" not in html and "@import" not in html  # noqa: PT018
+    assert 'name="viewport"' in html and "prefers-color-scheme:dark" in html  # noqa: PT018
+
+
+def test_large_maps_are_pictures(tmp_path: Path) -> None:
+    html = run_page(make(tmp_path, high=21))
+    assert html.count("data:image/png;base64,") >= 1
+    assert len(html) < 500_000
+
+
+def test_a_page_of_a_study_asks_its_question_and_names_what_failed_and_what_differs(study: Studies) -> None:
+    def seed(share: float) -> dict[str, Any]:
+        return done(cells=sums(lambda n: 1.0 if n <= 3 else share))
+
+    runs = [(recipe(seed=i), seed(0.9 - i / 10)) for i in range(3)]
+    runs += [(recipe(seed=i, hidden_size=128), seed(0.1 + i / 10)) for i in range(3)]
+    study([*runs, (recipe(seed=9), failed(error="ValueError:\nit broke"))])
+    text = text_of(page(find_runs("widths", study.runs), "widths", question="How wide?", kind="a study"))
+    assert "numerate · a study · 6 runs widths How wide?" in text
+    assert (
+        "1 of 7 runs failed and is not in anything below: abacus (hidden_size=64) seed 9 (ValueError: it broke)."
+        in text
+    )
+    assert "They differ in this one setting; all others are equal." in text
+    assert "abacus (hidden_size=64) / abacus (hidden_size=128)" in text
+    assert "With so few seeds no difference can be significant." in text
+    assert "abacus (hidden_size=64) 3/3 100 [100, 100]" in text
+
+
+def test_strata_stand_after_regions_and_tasks_that_differ_are_not_compared(tmp_path: Path) -> None:
+    fails = cell_record({"first_digits": 5, "second_digits": 5}, 0, 100, "ood_test", stratum="complement")
+    one = make(tmp_path, cells=[*sums(lambda n: 1.0), fails])
+    other = make(tmp_path, "b", mixer={"kind": "LSTM"})
+    text = text_of(run_page(one))
+    assert text.index("Results") < text.index("Strata variant questions n = 5") < text.index("Training")
+    assert "a + (10^n - a) 0 [0, 3.7]" in text
+    products = write_run(
+        tmp_path / "runs" / "c" / "0123456789ab",
+        recipe("c") | {"task": {"kind": "Arithmetic", "operator": "x", "digits": "1:3"}},
+        sums(lambda n: 1.0),
+    )
+    text = text_of(page(find_runs([one, other, products]), "all"))
+    assert text.count("in distribution,") >= 2
+    assert "Differences" not in text
+
+
+def test_a_run_that_was_not_evaluated_has_its_training(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    (folder / "cells.jsonl").unlink()
+    text = text_of(run_page(folder))
+    assert "Nothing has been evaluated yet." in text
+    assert "Training" in text
+
+
+@pytest.mark.parametrize("num_variants", [MAX_ROWS + 1])
+def test_a_page_of_many_variants_stays_small_and_folds_its_tables(num_variants: int, study: Studies) -> None:
+    cell = cell_record({"first_digits": 3, "second_digits": 3}, 100, 100, "in_distribution")
+    study([(recipe(hidden_size=8 * i), done(cells=[cell])) for i in range(1, num_variants + 1)])
+    html = page(find_runs("widths", study.runs), "widths")
+    assert f"<summary>{num_variants} rows</summary>" in html
+    assert len(html) < 200_000
