@@ -1,24 +1,26 @@
 """`compare` and `plot`: several runs, or all of a study, as a page, a figure and text."""
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, pretrained_runs
 from numerate.errors import UserError
-from numerate.reports.compare import comparison_text, read_comparison, write_comparison
-from numerate.reports.evaluation_results import Results, content_text, models_content
-from numerate.reports.groups import Group
-from numerate.reports.page import missing_runs_note
-from numerate.reports.plots import FIGURES, write_plot
-from numerate.reports.terminal_writer import TerminalStyle
+from numerate.results import style
+from numerate.results.page import page, text, write_page
+from numerate.results.plots import FIGURES
+from numerate.results.plots import plot as draw
+from numerate.results.rows import find_runs
+from numerate.results.words import joined
 from numerate.runs.run import load
 from numerate.runs.status import RunState, read_states
 from numerate.runs.study_folder import STUDY_FILE, StudyFolder
-from numerate.terminal import output_width
+from numerate.terminal import MAX_PROSE_WIDTH, output_width
 from numerate.training.run_folder import resolve_runs_dir
+
+MAX_NAMED_RUNS = 7
+"""Failed runs, and variants without any run, that are named; of more six, and the others are counted."""
 
 
 def compare(
@@ -30,36 +32,51 @@ def compare(
     device: str | None = None,
     runs_dir: str | None = None,
 ) -> None:
-    """Writes a page or figure of runs side by side, and prints their heat maps. `hf:` models are evaluated first, with
+    """Writes a page or figure of runs side by side, and prints its tables. `hf:` models are evaluated first, with
     `settings` of their recipes."""
     check_suffix(out)
     if settings and not any(map(is_pretrained, addresses)):
         raise UserError(f"{settings[0]}: a comparison has settings of hf: models only, and none is named")
     paths: list[str] = []
-    results: dict[Path, Results] = {}
     for address in addresses:
         models = pretrained_runs(address, settings, runs_dir, device) if is_pretrained(address) else []
-        results |= {run.path: evaluate_with_progress(run) for run in models}
+        for run in models:
+            evaluate_with_progress(run)
         paths += [str(run.path) for run in models] or [address]
     runs = resolve_runs(paths, runs_dir)
-    failed, variants = runs.failed, runs.missing_variants
-    subject = read_comparison(runs.folders, labels=runs.labels, baseline=baseline, metric=metric)
-    page = write_comparison(subject, out, failed_runs=failed, missing_variants=variants)
-    if warning := missing_runs_note(len(runs.folders), failed, variants):
-        print(f"{warning}\n")
-    text = comparison_text(subject.groups, TerminalStyle.from_stream(sys.stdout), subject.answer_metric)
-    table = [content_text(models_content(_by_label(results, subject.groups)), output_width())] if results else []
-    print("\n\n".join([*table, text, str(page)]))
+    entries = find_runs(runs.folders, runs_dir, runs.labels)
+    warning = missing_runs_note(len(runs.folders), runs.failed, runs.missing_variants)
+    options: Any = {"metric": metric, "baseline": baseline}
+    if Path(out).suffix.lower() in (".html", ".htm"):
+        title = joined(list(dict.fromkeys(entry.variant for entry in entries)), 4)
+        path = write_page(out, page(entries, title, warnings=[warning] * bool(warning), **options))
+    else:
+        path = style.save(draw("compare", entries, metric=metric), out)
+    print(
+        "\n\n".join(
+            [*[warning] * bool(warning), text(entries, output_width() or MAX_PROSE_WIDTH, **options), str(path)]
+        )
+    )
 
 
-def _by_label(results: Mapping[Path, Results], groups: Sequence[Group]) -> dict[str, Results]:
-    """The results of runs by the labels of their groups, with the seed where a group has several runs."""
-    labels: dict[Path, str] = {}
-    for group in groups:
-        for run in group.runs:
-            seed = f" seed {run.seed}" if len(group.runs) > 1 else ""
-            labels.setdefault(run.folder.resolve(), f"{group.label}{seed}")
-    return {labels[path.resolve()]: result for path, result in results.items()}
+def missing_runs_note(
+    num_shown: int, failed: Sequence[tuple[str, str]], missing_variants: Sequence[str] = (), location: str = "below"
+) -> str:
+    """Sentences on failed runs with their errors, and on variants without any run; or "".
+
+    >>> missing_runs_note(3, [("rotary seed 1", "the loss is nan")], [])
+    '1 of 4 runs failed and is not in anything below: rotary seed 1 (the loss is nan).'
+    """
+    parts = []
+    if failed:
+        named = joined([f"{label} ({' '.join(error.split())[:100]})" for label, error in failed], MAX_NAMED_RUNS)
+        verb = "is" if len(failed) == 1 else "are"
+        parts.append(
+            f"{len(failed)} of {num_shown + len(failed)} runs failed and {verb} not in anything {location}: {named}."
+        )
+    if missing_variants:
+        parts.append(f"No run of {joined(list(missing_variants), MAX_NAMED_RUNS)} succeeded.")
+    return " ".join(parts)
 
 
 def check_suffix(out: str) -> None:
@@ -69,9 +86,12 @@ def check_suffix(out: str) -> None:
 
 
 def plot(kind: str, *addresses: str, out: str | None = None, runs_dir: str | None = None, **options: Any) -> None:
-    """Plots a figure of runs; the other options are those of `write_plot`."""
+    """Plots a figure of runs; the other options are those of `numerate.results.plots.plot`."""
+    path = out or f"{kind}.png"
     runs = resolve_runs(addresses if kind in FIGURES else (), runs_dir)
-    print(write_plot(kind, runs.folders, out or f"{kind}.png", labels_by_recipe=runs.labels, **options))
+    style.check_path(path)
+    entries = find_runs(runs.folders, runs_dir, runs.labels) if runs.folders else []
+    print(style.save(draw(kind, entries, **options), path))
     if warning := missing_runs_note(len(runs.folders), runs.failed, runs.missing_variants, location="drawn"):
         print(warning)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numerate.errors import UserError
+from numerate.evaluation.labels import LabelCounts
 from numerate.evaluation.statistics import seed_band
 from numerate.results.rows import REGIONS
 from numerate.results.style import (
@@ -183,6 +184,39 @@ def by_length(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | Non
     return ax
 
 
+def by_count(frame: "DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """The accuracy of labels at each of their positions, such as the t-th count, over all rows: the median over seeds
+    with a band from the lowest to the highest. The dotted line is the score of memorizing, right up to the last trained
+    position.
+
+    Raises `UserError` for cells without labels.
+    """
+    cells, styles = of_map(reported(frame)), series_styles(frame)
+    if "accuracy" not in cells or not cells["accuracy"].notna().all():
+        raise UserError("by_count: needs cells with labels; by_length draws others")
+    with figure_style():
+        ax, trained = ax or new_axes(), 0
+        for variant, own in cells.groupby("variant", sort=False):
+            curves = []
+            for _, run in own.groupby("run", sort=False):
+                labels = LabelCounts.merge(one for sums in run["sums"] if (one := LabelCounts.from_record(sums)))
+                found = [(t, correct / total) for t, correct, total in labels.accuracy_by_position()]
+                curves.append(([t for t, _ in found], [share for _, share in found]))
+                trained = max(trained, labels.max_training_labels or 0)
+            band, options = seed_band(curves), styles[variant] | {"marker": ""}
+            ax.fill_between(band.steps, band.low, band.high, color=options["color"], alpha=0.16, linewidth=0)
+            ax.plot(band.steps, band.median, label=wrapped(str(variant), 38), **options)
+        if trained:
+            ax.axvspan(0.5, trained + 0.5, color=SHADE, linewidth=0, zorder=0)
+            ax.axvline(trained + 0.5, color=TRAINED, linewidth=1, zorder=1)
+            ends = [1, trained + 0.5, trained + 0.5, max(trained + 1, ax.get_xlim()[1])]
+            ax.plot(ends, [1, 1, 0, 0], ":", color=GREY, linewidth=1, label="memorizing")
+        ax.set(xlabel="position of the label in its row", ylabel="accuracy, %")
+        _percent_axis(ax.yaxis)
+        _legend(ax, True)
+    return ax
+
+
 def _percent_axis(axis: Any) -> None:
     axis.set_ticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100"])
     axis.axes.grid(axis=axis.axis_name)
@@ -290,15 +324,15 @@ FOREST_NOTE = (
 )
 
 
-def forests(frame: "DataFrame") -> "Figure":
+def forests(frame: "DataFrame", *, metric: str | None = None, width: float = PAGE) -> "Figure":
     """A forest for each region side by side."""
     cells = of_map(reported(frame))
     regions = [name for name in REGIONS if (cells["region"] == name).any()]
     variants = frame["variant"].nunique()
     with figure_style():
-        figure = new_figure(PAGE, 1.0 + 0.3 * variants)
+        figure = new_figure(width, 1.0 + 0.3 * variants)
         for region, ax in zip(regions, figure.subplots(1, len(regions), squeeze=False, sharey=True).flat, strict=True):
-            forest(frame, ax, region=region)
+            forest(frame, ax, region=region, metric=metric)
             ax.tick_params(labelleft=region == regions[0])
     return figure
 
@@ -373,6 +407,7 @@ def panels(
     width: float = PAGE,
     columns: int = 2,
     height: float = 2.6,
+    share_x: bool = True,
     **options: Any,
 ) -> "Figure":
     """Small multiples: a titled panel for each frame, drawn by one of the functions above; all but maps share axes."""
@@ -381,7 +416,7 @@ def panels(
     with figure_style():
         figure = new_figure(width if columns > 1 else min(width, 4.4), rows * height)
         are_maps = draw is heat_map
-        grid = figure.subplots(rows, columns, squeeze=False, sharey=not are_maps, sharex=not are_maps)
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=not are_maps, sharex=share_x and not are_maps)
         for i, ((title, frame), ax) in enumerate(zip(frames, grid.flat, strict=False)):
             draw(frame, ax, **options)
             ax.set_title(wrapped(title, int(11 * width / columns)))

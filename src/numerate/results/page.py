@@ -4,8 +4,6 @@ All pages come from one template: a run, a study and a comparison differ in the 
 savings of the same records are the same bytes.
 """
 
-import json
-import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +11,18 @@ from functools import cache, cached_property
 from io import BytesIO
 from itertools import count
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from numerate.errors import check_choice
 from numerate.records.heads import RECIPE_FILE, read_header
 from numerate.records.kinds import RUN_FILE_SCHEMAS
 from numerate.records.reading import read_records
 from numerate.reports.output_files import write_output
 from numerate.reports.settings import flatten_settings
+from numerate.results.answers import same_questions
 from numerate.results.figures import (
     FOREST_NOTE,
     MAX_NUMBERS,
@@ -33,10 +34,11 @@ from numerate.results.figures import (
     training_curves,
 )
 from numerate.results.headline import headline, stratum_sizes
-from numerate.results.rows import RunEntry, cells_of, find_runs, metrics_of, settings_columns
+from numerate.results.rows import LANGUAGE_METRICS, RunEntry, by_task, cells_of, find_runs, metrics_of, settings_columns
 from numerate.results.style import PAGE, figure_style, new_axes, new_figure, svg
 from numerate.results.summary import (
     SUCCESS,
+    check_metric,
     converged,
     default_metric,
     diagonal,
@@ -49,8 +51,19 @@ from numerate.results.summary import (
     shared_cells,
     summary,
 )
-from numerate.results.tables import Table, pivot
-from numerate.results.words import REGION_NAMES, cell_name, joined, metric_title, p_text, percent, value_text
+from numerate.results.tables import Table, pivot, to_text
+from numerate.results.words import (
+    REGION_NAMES,
+    axis_name,
+    cell_name,
+    cell_percent,
+    is_share,
+    joined,
+    metric_title,
+    p_text,
+    percent,
+    value_text,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -83,12 +96,15 @@ class Section:
 @dataclass(frozen=True)
 class Subject:
     """What a page is about: the runs of one task with their cells, and what was logged while they trained. `names`
-    numbers the figures of a page."""
+    numbers the figures of a page; `metric` is what variants are measured by, if not by the default, and `baseline` the
+    variant that others are compared with."""
 
     entries: Sequence[RunEntry]
     cells: "DataFrame"
     logged: "DataFrame"
     names: Iterator[int]
+    metric: str | None = None
+    baseline: str | None = None
 
     @property
     def operator(self) -> str | None:
@@ -157,7 +173,8 @@ def results(it: Subject) -> Section:
 
     if not len(of_map(it.cells)):
         return Section()
-    metrics = ["loss", "perplexity", "bits_per_byte"] if it.is_text else [default_metric(of_map(it.cells))]
+    metrics = [it.metric or default_metric(of_map(it.cells))]
+    metrics = list(LANGUAGE_METRICS[:3]) if it.is_text else metrics
     if has_parts(it.cells):
         metrics += [name for name in ("log_mae", "bleu") if name in it.cells][:1]
     checkpoints = _checkpoints(it.cells)
@@ -257,34 +274,41 @@ def strata(it: Subject) -> Section:
 
 
 def pairs(it: Subject) -> Section:
-    """Differences of variants with several seeds."""
+    """Differences of variants with several seeds, and over the same questions."""
     from pandas import DataFrame
 
-    found = differences(it.cells) if it.has_seeds and not it.is_text else DataFrame()
+    asked = None if it.is_text or it.cells["variant"].nunique() < 2 else same_questions(it.entries, it.cells)
+    by = it.metric or ("exact_match" if has_parts(it.cells) else None)
+    found = differences(it.cells, metric=by, baseline=it.baseline) if it.has_seeds and not it.is_text else DataFrame()
     if not len(found):
-        return Section()
+        return Section("Differences over the same questions", tables=[asked] if asked else ())
     metric = found["metric"].iloc[0]
+    scale, unit, form = (100, ", points", "{:+.1f}") if is_share(metric) else (1, "", "{:+.4g}")
     rows = [
         {
             "pair": f"{row['first']} / {row['second']}",
             "measure": REGION_NAMES.get(row["measure"], "converged seeds"),
-            "means, %": " : ".join(value_text(metric, row[name]) for name in ("first_mean", "second_mean")),
-            "difference, points": "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * row[["difference", "low", "high"]])),
+            f"means{', %' * (scale == 100)}": " : ".join(
+                value_text(metric, row[name]) for name in ("first_mean", "second_mean")
+            ),
+            f"difference{unit}": f"{form} [{form}, {form}]".format(*(scale * row[["difference", "low", "high"]])),
             "better, %": percent(row["better"], 0),
             "p": f"{p_text(row['p_holm'])}{' *' * (row['p_holm'] < 0.05)}",
         }
         for _, row in found.iterrows()
     ]
-    tests = " or the ".join(sorted({*found["test"]}))
+    tests = joined(sorted({*found["test"]}))
+    seeds_counted = "" if by else "Regions over the converged seeds and the cells that both have; "
     note = (
-        "Regions over the converged seeds and the cells that both have; brackets: 95 % bootstrap intervals over seeds. "
-        f"p: by the {tests}, two-sided, corrected by Holm's method for the pairs of a measure; *: p < 0.05. Better: "
+        f"{seeds_counted}brackets: 95 % bootstrap intervals over seeds. "
+        f"p: {tests}, two-sided, corrected by Holm's method for the pairs of a measure; *: p < 0.05. Better: "
         "how often a seed of the first beats one of the second. A large p does not show that there is no difference."
     )
     few = ["With so few seeds no difference can be significant."] * bool(
         (found["p_min"] * found["pairs"] >= 0.05).all()
     )
-    return Section("Differences", tables=[_table(DataFrame(rows), "pairs", note, *few)])
+    table = _table(DataFrame(rows), "pairs", note[0].upper() + note[1:], *few)
+    return Section("Differences", tables=[table, *([asked] if asked else [])])
 
 
 def seeds(it: Subject) -> Section:
@@ -374,6 +398,25 @@ SECTIONS: Sequence[Callable[[Subject], Section]] = (
 """The sections of a page, in order; one without figures and tables is left out."""
 
 
+TERMINAL_SECTIONS = (results, strata, pairs, settings)
+"""The sections that are also printed."""
+
+
+def _maps(it: Subject, width: int) -> Iterator[Section]:
+    """For a terminal, a map of each variant as a table of per cents; of few variants, and of maps that fit."""
+    axes = grid_axes(it.cells) if len(it.cells) and not it.is_text else []
+    if len(axes) != 2 or has_parts(it.cells) or it.cells["variant"].nunique() > MAX_MAPS:
+        return
+    for name, own in of_map(reported(it.cells)).groupby("variant", sort=False):
+        found = summary(own, by=axes, metric=it.metric).sort_values(axes)
+        found = found.assign(text=found["value"].map(cell_percent))
+        texts = found.pivot(index=axes[0], columns=axes[1], values="text").fillna("").reset_index()
+        texts = texts.rename(columns={axes[0]: ""}).rename(columns=str).astype(str)
+        if len(texts) > 1 and 4 * len(texts.columns) + 2 <= width:
+            note = f"{axis_name(axes[0])} (down) and {axis_name(axes[1])}; {metric_title(found['metric'].iloc[0])}"
+            yield Section(str(name), tables=[Table(texts, notes=[note])])
+
+
 # Pages ----------------------------------------------------------------------------------------------------------------
 
 
@@ -384,26 +427,51 @@ def page(
     question: str = "",
     kind: str = "a comparison",
     warnings: Sequence[str] = (),
+    metric: str | None = None,
+    baseline: str | None = None,
 ) -> str:
-    """The page of some runs, as text; runs of several tasks have a part for each task."""
-    done = [one for one in entries if one.state is None or one.state.status == "done"]
-    cells, logged, names, tasks = cells_of(done), metrics_of(done), count(), []
-    for name, own in _by_task(done).items():
-        runs = {one.run for one in own}
-        own_cells, own_logged = (frame[frame["run"].isin(runs)] if len(frame) else frame for frame in (cells, logged))
-        subject = Subject(own, own_cells, own_logged, names)
-        found = [section(subject) for section in (SECTIONS if len(own_cells) else (training, samples))]
-        sections = [one for one in found if one.figures or one.tables]
-        tasks.append(
-            {
-                "name": name,
-                "headline": headline(own_cells, subject.operator).replace(" %", "\N{NO-BREAK SPACE}%"),
-                "sections": sections,
-            }
-        )
+    """The page of some runs, as text; runs of several tasks have a part for each task. `metric` is what variants are
+    measured by, `baseline` the one that others are compared with.
+
+    Raises `UserError` for a metric or a baseline that they do not have.
+    """
+    subjects, tasks = _subjects(entries, metric, baseline), []
+    for name, it in subjects.items():
+        found = [section(it) for section in (SECTIONS if len(it.cells) else (training, samples))]
+        text = headline(it.cells, it.operator).replace(" %", "\N{NO-BREAK SPACE}%")
+        tasks.append({"name": name, "headline": text, "sections": [one for one in found if one.figures or one.tables]})
+    done = [one for it in subjects.values() for one in it.entries]
     over = f"numerate · {kind} · {done[0].folder.name if len(done) == 1 else f'{len(done)} runs'}"
     known = {"title": title, "question": question, "over": over, "warnings": [*warnings, *_failures(entries)]}
     return _template().render(**known, tasks=tasks, **_reproduction(done))
+
+
+def text(
+    entries: Sequence[RunEntry], width: int = 80, *, metric: str | None = None, baseline: str | None = None
+) -> str:
+    """The headline and the tables of a page for a terminal, with a map of each variant where there is room."""
+    blocks = []
+    for name, it in _subjects(entries, metric, baseline).items():
+        blocks += [name] * bool(name)
+        sections = [*_maps(it, width), *(section(it) for section in TERMINAL_SECTIONS if len(it.cells))]
+        titled = [(table.fold or one.title, table) for one in sections for table in one.tables]
+        blocks += [f"{title}\n{'=' * len(title)}\n{to_text(table, width)}" for title, table in titled]
+        blocks.append("\n".join(wrap(headline(it.cells, it.operator), width)))
+    return "\n\n".join([*_failures(entries), *blocks])
+
+
+def _subjects(entries: Sequence[RunEntry], metric: str | None, baseline: str | None) -> dict[str, Subject]:
+    """The done runs by task, with their cells."""
+    done = [one for one in entries if one.state is None or one.state.status == "done"]
+    cells, logged, names, found = cells_of(done), metrics_of(done), count(), {}
+    if metric is not None:
+        check_metric(cells, metric)
+    check_choice("baseline", baseline or done[0].variant, [one.variant for one in done])
+    for name, own in by_task(done).items():
+        runs = {one.run for one in own}
+        own_cells, own_logged = (frame[frame["run"].isin(runs)] if len(frame) else frame for frame in (cells, logged))
+        found[name] = Subject(own, own_cells, own_logged, names, metric, baseline)
+    return found
 
 
 def run_page(folder: str | Path) -> str:
@@ -415,30 +483,6 @@ def run_page(folder: str | Path) -> str:
 def write_page(path: str | Path, text: str) -> Path:
     """Writes a page and returns its path."""
     return write_output(path, text.encode(), "The records are unchanged.")
-
-
-def _by_task(entries: Sequence[RunEntry]) -> dict[str, list[RunEntry]]:
-    """The runs of each task by name; tasks that differ in their sizes alone are one. A single task has no name."""
-    found: dict[str, list[RunEntry]] = {}
-    for one in entries:
-        key = json.dumps(_without_sizes(one.recipe.get("task") or {}), sort_keys=True, default=str)
-        found.setdefault(key, []).append(one)
-    if len(found) < 2:
-        return {"": list(entries)}
-    names = [joined(list(dict.fromkeys(one.label for one in own)), 4) for own in found.values()]
-    numbered = [f"{name} ({i})" if names.count(name) > 1 else name for i, name in enumerate(names, 1)]
-    return dict(zip(numbered, found.values(), strict=True))
-
-
-def _without_sizes(task: Any) -> Any:
-    """A task without its sizes, which are spans and counts, and without seeds."""
-    if isinstance(task, Mapping):
-        return {key: _without_sizes(value) for key, value in task.items() if not _is_size(value)}
-    return [_without_sizes(one) for one in task] if isinstance(task, list | tuple) else task
-
-
-def _is_size(value: Any) -> bool:
-    return (isinstance(value, int) and not isinstance(value, bool)) or bool(re.fullmatch(r"\d+:\d+", str(value)))
 
 
 def _failures(entries: Sequence[RunEntry]) -> list[str]:

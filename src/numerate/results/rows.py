@@ -5,7 +5,9 @@ evaluated, and what was measured. `COLUMNS` names and types the columns; the axe
 """
 
 import gc
+import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -244,6 +246,30 @@ def _single_runs(folders: Sequence[Path], labels: Mapping[str, str]) -> list[Run
         )
         for folder, header, (label, variant) in zip(folders, headers, found, strict=True)
     ]
+
+
+def by_task(entries: Sequence[RunEntry]) -> dict[str, list[RunEntry]]:
+    """The runs of each task by name; tasks that differ in their sizes alone are one. A single task has no name."""
+    found: dict[str, list[RunEntry]] = {}
+    for one in entries:
+        key = json.dumps(_without_sizes(one.recipe.get("task") or {}), sort_keys=True, default=str)
+        found.setdefault(key, []).append(one)
+    if len(found) < 2:
+        return {"": list(entries)}
+    names = [", ".join(list(dict.fromkeys(one.label for one in own))[:4]) for own in found.values()]
+    numbered = [f"{name} ({i})" if names.count(name) > 1 else name for i, name in enumerate(names, 1)]
+    return dict(zip(numbered, found.values(), strict=True))
+
+
+def _without_sizes(task: Any) -> Any:
+    """A task without its sizes, which are spans and counts, and without seeds."""
+    if isinstance(task, Mapping):
+        return {key: _without_sizes(value) for key, value in task.items() if not _is_size(value)}
+    return [_without_sizes(one) for one in task] if isinstance(task, list | tuple) else task
+
+
+def _is_size(value: Any) -> bool:
+    return (isinstance(value, int) and not isinstance(value, bool)) or bool(re.fullmatch(r"\d+:\d+", str(value)))
 
 
 def _seed(recipe: Mapping[str, Any]) -> int:
