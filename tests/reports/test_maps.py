@@ -17,7 +17,7 @@ from numerate.evaluation.evaluator import Evaluation
 from numerate.mixers.recurrent import LSTM
 from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
-from numerate.reports.attention_maps import token_label
+from numerate.results.figures import token_label
 from numerate.runs.run import Run
 from numerate.runs.train import train
 from numerate.tasks.arithmetic import Arithmetic
@@ -80,20 +80,21 @@ def test_the_command_draws_every_head_and_writes_the_same_file_again(
     assert Path(path).read_bytes() == content
     assert main(["maps", str(run.path), "12+34=", f"out={tmp_path / 'maps.svg'}"]) == 0
     text = (tmp_path / "maps.svg").read_text()
-    assert all(f">layer 1: {kind}<" in text for kind in ("attention", "relational attention", "relations", "symbols"))
+    assert all(f">{kind}<" in text for kind in ("attention", "relational attention", "relations", "symbols"))
     assert main(["maps", str(run.path), "12+34=", f"out={tmp_path / 'maps.html'}"]) == 2
     assert run.maps("12+34=")._repr_png_().startswith(b"\x89PNG")
 
 
 def test_each_head_is_a_panel_of_its_numbers_queries_down_and_keys_to_the_right(run: Run) -> None:
     maps = run.maps("12+34=", answer=False)
-    figure = maps.figure()
-    drawn = [axes for axes in figure.axes if axes.get_images()]
-    assert [axes.get_title(loc="left") for axes in drawn[:2]] == ["layer 0: attention", "layer 0: relational attention"]
-    weights = maps.layers[0].weights("attention")
+    drawn = [axes for axes in maps.figure().axes if axes.get_images()]
+    kinds = ["attention", "relational attention", "relations", "symbols"]
+    assert [axes.get_title(loc="left") for axes in drawn[:4]] == kinds
     image = np.asarray(drawn[0].get_images()[0].get_array().filled(np.nan))
-    np.testing.assert_array_equal(image, np.concatenate([weights[0], np.full((6, 1), np.nan), weights[1]], axis=1))
-    assert [label.get_text() for label in drawn[0].get_xticklabels()] == [*"21+43="] * 2
+    first, second = maps.layers[0].weights("attention")
+    np.testing.assert_array_equal(image[:6], np.concatenate([first, np.full((6, 1), np.nan), second], axis=1))
+    assert [label.get_text() for label in drawn[0].get_yticklabels()] == ["layer 0", "layer 1"]
+    assert [label.get_text() for label in drawn[0].get_xticklabels()] == ["head 0", "head 1"]
     assert [token_label(token) for token in ("\n", " a", "▁a", "")] == ["↵", "␣a", "␣a", "∅"]
 
 

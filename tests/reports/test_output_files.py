@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from numerate.errors import UserError
-from numerate.reports.figure import Chart, ChartLine, Figure
-from numerate.reports.matplotlib_writer import save_figure
 from numerate.reports.output_files import check_output_file, write_output
+from numerate.results import style
 
 BEGINNINGS = {
     "png": b"\x89PNG\r\n",
@@ -51,10 +50,9 @@ def test_a_path_that_cannot_be_written_names_the_option(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
 def test_a_figure_replaces_an_earlier_one_and_no_notes(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"a.{kind}"
-    figure = Figure([Chart("", [ChartLine("a", [1, 2], [0.5, 1.0])], "x", "y")])
-    first = save_figure(figure, path).read_bytes()
-    assert save_figure(figure, path).read_bytes() == first
+    first = style.save(style.new_figure(), path).read_bytes()
+    assert style.save(style.new_figure(), path).read_bytes() == first
     path.write_text("notes\n")
     with pytest.raises(UserError, match="is not replaced"):
-        save_figure(figure, path)
+        style.save(style.new_figure(), path)
     assert path.read_text() == "notes\n"

@@ -6,14 +6,18 @@ from itertools import pairwise
 
 import pytest
 
-from numerate.reports.colour import COLORMAP_DARK, COLORMAP_LIGHT, colormap, luminance, text_color
-from numerate.reports.compare import comparison_text
-from numerate.reports.figure import Chart, ChartLine, heat_maps
+from numerate.reports.colour import (
+    COLORMAP_DARK,
+    COLORMAP_LIGHT,
+    colormap,
+    luminance,
+    text_color,
+)
+from numerate.reports.figure import heat_maps
 from numerate.reports.grid import aggregate_seeds
-from numerate.reports.groups import group_runs
-from numerate.reports.records import Cell, read_run
+from numerate.reports.records import Cell
 from numerate.reports.table import TextTable, text_table, text_width
-from numerate.reports.terminal_writer import TerminalStyle, chart_text, heat_map_text
+from numerate.reports.terminal_writer import TerminalStyle, heat_map_text, legend_text
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 COLOURS = TerminalStyle("truecolor", width=120)
@@ -113,31 +117,15 @@ def test_numbers_can_be_read_on_every_colour_of_the_map(stops):
         assert (bright + 0.05) / (dim + 0.05) >= 4.5
 
 
+def test_coloured_text_is_as_wide_as_it_looks():
+    assert text_width(COLOURS.colorize("abc", foreground=(1, 2, 3), bold=True)) == 3
+
+
 def test_tables_keep_their_columns_with_empty_cells_and_pipes():
     assert (
         text_table(["a", "n"], [["x", ""], ["longer", "12.5 %"]]) == "a            n\n------  ------\nx\nlonger  12.5 %"
     )
     assert TextTable(["a"], [["x|y"]]).to_markdown().split("\n")[-1] == "| x\\|y |"
-
-
-def test_a_bar_shows_the_share_and_its_interval():
-    chart = Chart("", [ChartLine("run", [6], [0.5], [0.4], [0.6])], "n", "%", is_percent=True)
-    line = chart_text(chart, TerminalStyle()).split("\n")[-1]
-    assert line == "6  ██████████──           50 [40, 60]"
-
-
-@pytest.mark.parametrize("width", [60, 80])
-def test_a_comparison_has_maps_regions_and_finding_and_fits_into_a_terminal(make_run, width):
-    runs = [make_run("abacus", lambda n: n <= 7), make_run("rotary", lambda n: n <= 5)]
-    groups = group_runs([read_run(run) for run in runs])
-    whole = comparison_text(groups, TerminalStyle(width=120))
-    assert whole.split("\n")[0].split() == ["addition_abacus", "addition_rotary"]
-    assert "all OOD" in whole
-    assert whole.endswith("intervals over questions).")
-    text = comparison_text(groups, TerminalStyle(width=width, line_width=width))
-    assert max(map(text_width, text.splitlines())) <= width
-    words = {word for word in comparison_text(groups, TerminalStyle(width=width)).split() if set(word) != {"-"}}
-    assert words <= set(text.split()), "nothing is left out"
 
 
 def test_a_wide_table_has_its_headers_and_texts_in_several_lines_before_its_columns_are_divided():

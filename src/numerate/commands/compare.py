@@ -7,6 +7,7 @@ from typing import Any
 
 from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, pretrained_runs
 from numerate.errors import UserError
+from numerate.reports.output_files import check_output_file
 from numerate.results import style
 from numerate.results.page import page, text, write_page
 from numerate.results.plots import FIGURES
@@ -48,6 +49,7 @@ def compare(
     warning = missing_runs_note(len(runs.folders), runs.failed, runs.missing_variants)
     options: Any = {"metric": metric, "baseline": baseline}
     if Path(out).suffix.lower() in (".html", ".htm"):
+        check_output_file(out, "html")
         title = joined(list(dict.fromkeys(entry.variant for entry in entries)), 4)
         path = write_page(out, page(entries, title, warnings=[warning] * bool(warning), **options))
     else:

@@ -13,10 +13,10 @@ from typing import Any
 from numerate.config import expand_sweep
 from numerate.errors import UserError
 from numerate.evaluation.completions import Completion
-from numerate.reports.attention_maps import token_label
-from numerate.reports.matplotlib_writer import check_figure_path, write_drawing
 from numerate.reports.output_files import write_output
 from numerate.reports.settings import format_settings
+from numerate.results import style
+from numerate.results.figures import token_label
 from numerate.runs.run import Run, load
 from numerate.terminal import output_width, wrapped
 from numerate.training import disk
@@ -185,9 +185,9 @@ def maps(
 ) -> None:
     """Draws attention maps as a figure; the other options are those of `Run.maps`."""
     if out is not None:
-        check_figure_path(out)
+        style.check_path(out)
     run = load(address, runs_dir, device).with_settings(*settings)
     found = run.maps(prompt, layers=layer, **options)
     answer = f", the answer from token {found.answer_start} on" if found.answer_start else ""
     print(f"{len(found.tokens)} tokens{answer}: {' '.join(map(token_label, found.tokens))}")
-    print(write_drawing(found.figure(), out or run.path / "maps" / f"{found.file_stem}.png"))
+    print(style.save(found.figure(), out or run.path / "maps" / f"{found.file_stem}.png"))

@@ -14,15 +14,16 @@ from numerate.errors import UserError
 from numerate.recipes.naming import load_recipe, load_recipe_or_study
 from numerate.recipes.preset import debug
 from numerate.recipes.study import Study
-from numerate.reports.compare import comparison_text, read_comparison
-from numerate.reports.terminal_writer import TerminalStyle
+from numerate.results.page import text
+from numerate.results.rows import find_runs
 from numerate.runs.engines.engine import Engine
 from numerate.runs.engines.local import Local
 from numerate.runs.search import search as search_recipe
 from numerate.runs.status import RunState
 from numerate.runs.study import preview_study, run_study
 from numerate.runs.study_folder import StudyFolder
-from numerate.terminal import output_width, print_wrapped
+from numerate.runs.train import debug
+from numerate.terminal import MAX_PROSE_WIDTH, output_width, print_wrapped
 from numerate.training.run_folder import resolve_runs_dir
 
 MAX_VARIANTS, MAX_RUNS = 12, 200
@@ -119,12 +120,11 @@ def _show_failures(study: Study, states: Sequence[RunState], runs_dir: str | Non
 
 
 def show_summary(study: Study, runs_dir: str | None, folders: Sequence[Path]) -> None:
-    """Prints heat maps side by side for a few variants, and for many the table of `numerate results group=label`."""
+    """Prints the tables and heat maps of a few variants, and for many the table of `numerate results group=label`."""
     runs = {f"{path.parent.name}/{path.name}" for path in folders}
     plan = StudyFolder.from_title(study.title, resolve_runs_dir(runs_dir)).read().plan()
     variants = {planned.label for planned in plan if planned.run in runs}
     if len(variants) <= MAX_VARIANTS and len(folders) <= MAX_RUNS:
-        groups = read_comparison(folders, labels=study.labels).groups
-        print(comparison_text(groups, TerminalStyle.from_stream(sys.stdout)))
+        print(text(find_runs(folders, runs_dir, study.labels), output_width() or MAX_PROSE_WIDTH))
     else:
         results(study.title, group="label", runs_dir=runs_dir)

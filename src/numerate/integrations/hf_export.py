@@ -2,17 +2,14 @@
 
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from numerate.config import to_tree, yaml_text
 from numerate.errors import UserError
 from numerate.models.decoder import Decoder
-from numerate.reports.card import card
-from numerate.reports.groups import group_runs
 from numerate.reports.opened_run import OpenedRun
-from numerate.reports.records import read_run
-from numerate.reports.sections import Subject
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.text.models.pretrained_weights import import_transformers
@@ -128,8 +125,8 @@ def _write_card(folder: Path, run: OpenedRun, step: int, name: str, license: str
         classes=", ".join(opened.values()),
         lines="\n".join(f"{what} = {auto_class}.from_pretrained(folder)" for what, auto_class in opened.items()),
     )
-    subject = Subject(group_runs([read_run(run.path)])[:1], "run")
-    (folder / "README.md").write_text(card(subject, name, introduction, metadata | {"tags": ["numerate"]}), "utf-8")
+    card = import_module("numerate.results.page").card  # which stands above integrations
+    (folder / "README.md").write_text(card(run.path, name, introduction, metadata | {"tags": ["numerate"]}), "utf-8")
 
 
 def _finish_files(folder: Path) -> None:

@@ -7,9 +7,6 @@ two are at least 0.12 apart in OKLab, with normal vision and without one kind of
 2009, https://doi.org/10.1109/TVCG.2009.113), on light pages and on dark ones.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 RGB = tuple[int, int, int]
 
 COLORMAP_LIGHT: tuple[str, ...] = ("#f6f4ec", "#cfe5d0", "#7cc4bd", "#3a8fb7", "#24599c", "#12275c")
@@ -18,14 +15,6 @@ COLORMAP_LIGHT: tuple[str, ...] = ("#f6f4ec", "#cfe5d0", "#7cc4bd", "#3a8fb7", "
 COLORMAP_DARK: tuple[str, ...] = ("#20242f", "#28415f", "#2a6a80", "#3a9a8c", "#8fcb7c", "#f3ec9c")
 """Equally spaced stops from 0 to 1 on a dark page, and in a terminal."""
 
-SERIES = ("#083EA9", "#BD3D08", "#017C6D", "#E247BA", "#A69903", "#4B91FE", "#36006A", "#6A2E31")
-"""Colors of series on a light page, in order."""
-
-SERIES_DARK = ("#5071F6", "#D6550B", "#40D13E", "#DFB4C2", "#EEFC00", "#AFFFFF", "#A899F8", "#917883")
-"""The same on a dark page."""
-
-BORDER = "#D1242F"
-"""The border of what was trained, red as in the published maps."""
 
 BORDER_DARK = "#FF7B72"
 
@@ -66,42 +55,3 @@ def format_hex_color(color: RGB) -> str:
     '#0072b2'
     """
     return "#{:02x}{:02x}{:02x}".format(*color)
-
-
-MARKER_SHAPES = ("circle", "square", "diamond", "triangle", "triangle down", "plus")
-"""The marks of series; each has a dash pattern too."""
-
-DASHES: tuple[tuple[float, ...], ...] = (
-    (),
-    (4.0, 1.6),
-    (1.2, 1.3),
-    (6.0, 1.5, 1.2, 1.5),
-    (2.2, 1.2),
-    (4.0, 1.2, 1.2, 1.2, 1.2, 1.2),
-)
-"""The dash pattern of each shape, in line widths."""
-
-BASELINE_DASHES = (1.4, 1.8)
-"""The dash pattern of a baseline."""
-
-
-@dataclass(frozen=True)
-class Style:
-    """The style of a series: `color` indexes `SERIES`, `marker` indexes `MARKER_SHAPES` and `DASHES`."""
-
-    color: int = 0
-    marker: int = 0
-
-    @property
-    def dashes(self) -> tuple[float, ...]:
-        return DASHES[self.marker]
-
-
-def assign_styles(labels: Sequence[str]) -> dict[str, Style]:
-    """A color and a shape for each label; with more labels than colors, repeated colors have other shapes."""
-    count = len(SERIES)
-    return {label: Style(i % count, (i + i // count) % len(MARKER_SHAPES)) for i, label in enumerate(labels)}
-
-
-LegendEntry = tuple[str, Style]
-"""A text and its style."""

@@ -88,9 +88,9 @@ class Results:
         return str(self)
 
     def _repr_html_(self) -> str:
-        from numerate.reports.html_writer import to_html
+        from html import escape
 
-        return str(to_html(self.content()))
+        return f"<pre>{escape(self.text())}</pre>"
 
 
 def cells_by_title(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Cell]]:
@@ -128,15 +128,6 @@ def content_text(content: Sequence[TextTable | Note], width: int | None = None) 
         if isinstance(block, TextTable)
         else wrapped(block.text, width or MAX_PROSE_WIDTH)
         for block in content
-    )
-
-
-def models_content(results: Mapping[str, Results]) -> list[TextTable | Note]:
-    """One table of several evaluations by their labels."""
-    kind = next(iter(results.values())).kind
-    lines = [{"label": label, **line} for label, result in results.items() for line in result.summary_lines()]
-    return (
-        [*_answer_content(lines, kind), *text_notes(lines)] if isinstance(kind, AnswerKind) else [_plain_table(lines)]
     )
 
 

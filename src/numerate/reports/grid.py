@@ -1,12 +1,11 @@
-"""Grids, diagonals and regions of cells, of one run or over seeds."""
+"""Cells of a grid as points, of one run or over seeds, and how they are written."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from statistics import median
 
-from numerate.evaluation.labels import METRICS, LabelCounts, Metric
-from numerate.evaluation.statistics import Proportion, region_mean
+from numerate.evaluation.labels import METRICS, Metric
 from numerate.reports.records import Cell
 
 REGION_LABELS = {
@@ -16,15 +15,6 @@ REGION_LABELS = {
     "100+": "100+",
 }
 """The regions of an evaluation, nearest to training first, with their names in reports."""
-
-ALL_OOD = "ood"
-ALL_REGION_LABELS = {**REGION_LABELS, ALL_OOD: "all OOD"}
-"""`REGION_LABELS`, and all of them that are out of distribution together."""
-
-REGIONS_NOTE = (
-    "In distribution: the sizes of training. OOD validation: sizes slightly above those of training (out of "
-    "distribution), on which the best checkpoint is chosen. OOD test: everything further."
-)
 
 
 DIGIT_AXES = ("first_digits", "second_digits")
@@ -87,22 +77,6 @@ class Estimate:
         return f"{form(self.median)}{unit}{ends}" if self.values else ""
 
 
-@dataclass(frozen=True)
-class RegionScore:
-    """The mean over the cells of a region, without those that overlap with training, unless all are.
-
-    A metric of labels is over all labels, or rows, of the region with equal weight; `labels` has the other metrics, and
-    `baseline` is the score of memorizing, None in distribution and for other tasks."""
-
-    name: str
-    score: Proportion
-    num_cells: int
-    num_excluded_cells: int
-    all_cells_overlap_training: bool
-    baseline: float | None = None
-    labels: LabelCounts | None = None
-
-
 def aggregate_seeds(cells_by_seed: Sequence[Sequence[Cell]]) -> list[Point]:
     """Joins the cells of several seeds, each seed a list of cells; cells that some seed lacks are left out."""
     tables = [{cell.place: cell for cell in cells} for cells in cells_by_seed]
@@ -154,82 +128,6 @@ def stratum_size(point: Point, axes: Sequence[str]) -> int:
     return max(point.coordinates[axis] for axis in axes)
 
 
-def diagonal_points(points: Iterable[Point]) -> dict[int, Point]:
-    """The points where all axes agree (n+n digits; every point, where there is one axis), by n, ascending."""
-    diagonal = (point for point in points if len(set(point.coordinates.values())) == 1)
-    return {point.length: point for point in sorted(diagonal, key=lambda point: point.length)}
-
-
-CLEAR_MARGIN = 0.5
-"""The part of the range above the baseline that a share must exceed to count as clearly above it."""
-
-
-def is_clearly_above(score: float, baseline: float | None) -> bool:
-    """Whether a share is clearly above the score of memorizing: by at least half of the range above the baseline.
-
-    At a baseline of 98 % that is from 99 % on; at a baseline of 100 % never.
-    """
-    return baseline is None or (baseline < 1 and score - baseline >= CLEAR_MARGIN * (1 - baseline))
-
-
-def baseline_ranges(diagonals: Iterable[Mapping[int, Point]]) -> dict[int, tuple[float, float]]:
-    """By length the lowest and the highest baseline of several diagonals; in distribution there is none."""
-    found: dict[int, list[float]] = {}
-    for n, point in (item for diagonal in diagonals for item in diagonal.items()):
-        if point.baseline is not None:
-            found.setdefault(n, []).append(point.baseline)
-    return {n: (min(baselines), max(baselines)) for n, baselines in sorted(found.items())}
-
-
-def baseline_curve(diagonals: Sequence[Mapping[int, Point]]) -> tuple[list[float], list[float]]:
-    """The baseline as a line by length, x and y: 1 up to the last trained one, then the baseline of each. Empty where
-    groups have different baselines, or none, and where no trained length was evaluated."""
-    ranges = baseline_ranges(diagonals)
-    trained = [n for along in diagonals for n, point in along.items() if point.region == "in_distribution"]
-    if not ranges or not trained or any(low != high for low, high in ranges.values()):
-        return [], []
-    x = [float(min(trained)), max(trained) + 0.5, *map(float, ranges)]
-    return x, [1.0, 1.0, *(low for low, _ in ranges.values())]
-
-
-def score_regions(cells: Sequence[Cell]) -> dict[str, RegionScore]:
-    """The evaluated regions, nearest to training first, each with its mean; `OOD` is the mean of several
-    out-of-distribution ones."""
-    return {name: _score_region(name, inside) for name, inside in cells_by_region(cells).items()}
-
-
-def cells_by_region(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """The evaluated regions, nearest to training first, with their cells; `ALL_OOD` where several are out of
-    distribution."""
-    found = {name: [cell for cell in cells if cell.region == name] for name in REGION_LABELS}
-    found = {name: inside for name, inside in found.items() if inside}
-    if len(found.keys() - {"in_distribution"}) > 1:
-        found[ALL_OOD] = [cell for name, inside in found.items() if name != "in_distribution" for cell in inside]
-    return found
-
-
-def held_out_cells(cells: Sequence[Cell]) -> Sequence[Cell]:
-    """The cells that cannot overlap with training; all if every one may."""
-    return [cell for cell in cells if not cell.overlaps_training] or cells
-
-
-def _score_region(name: str, region_cells: Sequence[Cell]) -> RegionScore:
-    scored = held_out_cells(region_cells)
-    cell_labels = [cell.labels for cell in scored if cell.labels is not None]
-    labels = LabelCounts.merge(cell_labels) if len(cell_labels) == len(scored) else None
-    metric = scored[0].metric if labels is None else labels.effective_metric(scored[0].metric, name)
-    score = None if labels is None or metric == "exact_match" else labels.score_with_interval(metric)
-    return RegionScore(
-        name=name,
-        score=score or region_mean([(int(cell.correct), cell.count) for cell in scored], num_repeats=scored[0].repeats),
-        num_cells=len(scored),
-        num_excluded_cells=len(region_cells) - len(scored),
-        all_cells_overlap_training=scored[0].overlaps_training,
-        baseline=labels.baseline(metric) if labels is not None and name != "in_distribution" else None,
-        labels=labels,
-    )
-
-
 def cell_label(
     coordinates: Mapping[str, int], operator: str | None = None, names: Mapping[str, str] | None = None
 ) -> str:
@@ -261,19 +159,6 @@ def metric_label(metric: Metric, cells: Iterable[Point | Cell]) -> str:
     return METRICS["accuracy" if metric == "ood_accuracy" and is_trained else metric]
 
 
-def range_label(cells: Iterable[Point | Cell]) -> str:
-    """The range of cells in words: "1 to 5 digits"; "" if it is empty."""
-    inside = list(cells)
-    if not inside:
-        return ""
-    spans = {axis: sorted({cell.coordinates[axis] for cell in inside}) for axis in inside[0].coordinates}
-    texts = {axis: span_text(seen) for axis, seen in spans.items()}
-    digits = all(axis.endswith("digits") for axis in spans)
-    if digits and len(set(texts.values())) == 1:
-        return f"{next(iter(texts.values()))} digits"
-    return ", ".join(f"{axis_label(axis)} {text}" for axis, text in texts.items())
-
-
 def format_percent(fraction: float, digits: int = 1) -> str:
     """A share as a percentage: 0.9996 is "99.96", 0.905 is "90.5"; only exactly 0 and 1 are "0" and "100"."""
     if fraction in (0.0, 1.0):
@@ -292,43 +177,13 @@ def format_integer_percent(fraction: float) -> str:
     return str(min(max(round(100 * fraction), 1), 99))
 
 
-def tick_step(count: int, max_ticks: int) -> int:
-    """The step between labels for at most about `max_ticks` of them: 1, 2, 5, 10, 20, 50, ..."""
-    steps = (factor * int(10**power) for power in range(9) for factor in (1, 2, 5))
-    return next(step for step in steps if count <= max_ticks * step)
-
-
-def length_ticks(lengths: Iterable[float], max_ticks: int) -> list[float]:
-    """The lengths with a label on an axis, about `max_ticks` at most: the first one, and round ones.
-
-    >>> length_ticks([*range(1, 60), *range(60, 201, 5)], 15)
-    [1, 20, 40, 60, 80, 100, 120, 140, 160, 180, 200]
-    """
-    sorted_lengths = sorted(set(lengths))
-    room = max(len(sorted_lengths), sorted_lengths[-1] - sorted_lengths[0] + 1)
-    for step in (factor * 10**power for power in range(9) for factor in (1, 2, 5)):
-        tick_lengths = [n for n in sorted_lengths if n % step == 0]
-        if all((after - n) * max_ticks >= room for n, after in pairwise(tick_lengths)):
-            break
-    near = tick_lengths and 0 < 2 * (tick_lengths[0] - sorted_lengths[0]) < step
-    return tick_lengths if near or sorted_lengths[0] in tick_lengths else [sorted_lengths[0], *tick_lengths]
-
-
 def format_interval(low: float, high: float, digits: int = 1) -> str:
     """An interval in per cent: "[85.6, 93.8]"."""
     return f"[{format_percent(low, digits)}, {format_percent(high, digits)}]"
 
 
-def format_counts(rate: Proportion) -> str:
-    """The counts of a proportion: "4/5"."""
-    return f"{round(rate.value * rate.count)}/{rate.count}"
-
-
 MAX_NAMES = 10
 """Names in one sentence."""
-
-MAX_TOOLTIP_SEEDS = 12
-"""Seeds listed one by one in a tooltip or a table."""
 
 
 def join_names(names: Sequence[str], max_names: int = MAX_NAMES, separator: str = ", ") -> str:
@@ -340,12 +195,6 @@ def join_names(names: Sequence[str], max_names: int = MAX_NAMES, separator: str 
     if len(names) > max_names:
         return f"{separator.join(names[: max_names - 1])} and {len(names) - max_names + 1} others"
     return names[0] if len(names) == 1 else f"{separator.join(names[:-1])} and {names[-1]}"
-
-
-def span_text(numbers: Iterable[int]) -> str:
-    """The lowest and the highest of some numbers: "1,000", "90 to 1,000"."""
-    known = sorted(set(numbers))
-    return " to ".join(f"{number:,}" for number in dict.fromkeys((known[0], known[-1])))
 
 
 def number_text(value: float | None) -> str:

@@ -6,8 +6,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +19,6 @@ from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, extract_prompts
 from numerate.evaluation.generate import greedy_decode
 from numerate.mixers.attention_maps import LayerMaps, MapKind, record_maps
-from numerate.reports.attention_maps import MapRow, maps_figure
 from numerate.reports.opened_run import OpenedRun
 from numerate.vocabulary import EOS
 
@@ -30,6 +30,16 @@ DEFAULT_MAX_TOKENS = 256
 
 DEFAULT_TEXT_TOKENS = 64
 """Number of tokens of text that are read without a prompt, for language modeling."""
+
+
+class MapRow(NamedTuple):
+    """The maps of one kind in one layer: `weights` (heads x query x key), with a label for each query and key."""
+
+    kind: str
+    layer: str
+    weights: NDArray[np.float32]
+    queries: Sequence[str]
+    keys: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,7 @@ class AttentionMaps:
                 keys = self.source or () if kind == "cross attention" else queries
                 if kind == "symbols":
                     keys = tuple(map(str, range(weights.shape[-1])))
-                found.append(MapRow(f"{layer.name}: {kind}", weights, queries, keys))
+                found.append(MapRow(kind, layer.name, weights, queries, keys))
         return found
 
     def figure(self) -> "Figure":
@@ -98,7 +108,9 @@ class AttentionMaps:
         prompt = " ".join(self.prompt.split()) or "the beginning of a document"
         settings = [f"{name}={value}" for name, value in self.settings]
         where = ", ".join([f"{self.checkpoint} checkpoint, step {self.step:,}", *settings])
-        return maps_figure(self.rows(), f"{shorten(prompt, 60)} ({where})")
+        figures = import_module("numerate.results.figures")  # which stands above runs
+        found: Figure = figures.maps_figure(self.rows(), f"{shorten(prompt, 60)} ({where})")
+        return found
 
     def _repr_png_(self) -> bytes:
         content = io.BytesIO()

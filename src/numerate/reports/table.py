@@ -133,21 +133,6 @@ def text_width(text: str) -> int:
     return len(_ESCAPE.sub("", text))
 
 
-def side_by_side(blocks: Sequence[str], width: int, gap: int = 4) -> str:
-    """Blocks of lines side by side as far as they fit into `width` columns, otherwise below each other."""
-    shelves: list[list[list[str]]] = []
-    used = 0
-    for block in blocks:
-        lines = block.split("\n")
-        wide = max(map(text_width, lines)) + gap
-        if not shelves or used + wide - gap > width:
-            shelves.append([])
-            used = 0
-        shelves[-1].append([_pad(line, wide) for line in lines])
-        used += wide
-    return "\n\n".join("\n".join("".join(row).rstrip() for row in _rows(shelf)) for shelf in shelves)
-
-
 def _rows(shelf: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
     """The lines of padded blocks side by side, shorter blocks filled up with empty lines."""
     empty = [" " * text_width(lines[0]) for lines in shelf]

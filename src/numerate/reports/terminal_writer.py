@@ -1,18 +1,14 @@
-"""Content in a terminal: tables, notes, heat maps in color or as numbers, charts as tables of bars with intervals."""
+"""Heat maps in a terminal, in color or as numbers."""
 
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from textwrap import fill
 from typing import Any
 
-from numerate.reports.colour import BORDER_DARK, COLORMAP_DARK, RGB, SERIES_DARK, colormap, parse_hex_color, text_color
-from numerate.reports.content import Content, Heading, Note, without_empty_blocks
-from numerate.reports.figure import Chart, Figure, HeatMap
-from numerate.reports.grid import format_interval, format_percent
-from numerate.reports.table import TextTable, side_by_side, text_table, text_width
-from numerate.terminal import MAX_PROSE_WIDTH, output_width, raw_stream
+from numerate.reports.colour import BORDER_DARK, COLORMAP_DARK, RGB, colormap, parse_hex_color, text_color
+from numerate.reports.figure import HeatMap
+from numerate.terminal import output_width, raw_stream
 
 NUMBER_WIDTH, COLOR_WIDTH = 4, 2
 """Columns of the terminal that a cell takes with a number of per cents, and as a color alone."""
@@ -51,38 +47,6 @@ class TerminalStyle:
         color, bgcolor = (rgb and Color.from_rgb(*rgb) for rgb in (foreground, background))
         system = ColorSystem.TRUECOLOR if self.colors == "truecolor" else ColorSystem.EIGHT_BIT
         return Style(color=color, bgcolor=bgcolor, bold=bold or None).render(text, color_system=system)
-
-
-def content_text(content: Content, style: TerminalStyle) -> str:
-    """Tables, figures and notes below each other, each with its caption; other blocks, and what is folded on a
-    page, are left out."""
-    texts = []
-    for block in without_empty_blocks(content):
-        if isinstance(block, TextTable):
-            texts += [block.to_text(style.line_width), filled(block.caption, style)]
-        elif isinstance(block, Figure) and (drawing := figure_text(block, style)):
-            texts += [drawing, filled(block.notes, style)]
-        elif isinstance(block, Heading | Note):
-            texts.append(filled(block.text, style))
-    return "\n\n".join(filter(None, texts))
-
-
-def filled(text: str, style: TerminalStyle) -> str:
-    """Prose in lines of a terminal."""
-    return fill(text, min(style.line_width or MAX_PROSE_WIDTH, MAX_PROSE_WIDTH), break_on_hyphens=False)
-
-
-def figure_text(figure: Figure, style: TerminalStyle) -> str:
-    """The heat maps of a figure side by side with their legend; where it has none its charts, if these fit."""
-    if figure.maps:
-        blocks = [heat_map_text(one, style) for one in figure.maps]
-        return side_by_side(blocks, style.width) + "\n" + legend_text(style, figure.maps)
-    charts = [chart_text(chart, style) for chart in figure.charts if chart.series]
-    return "\n\n".join(
-        text
-        for text in charts
-        if max(map(text_width, text.splitlines())) <= (style.line_width or max(style.width, 100))
-    )
 
 
 def heat_map_text(heat_map: HeatMap, style: TerminalStyle) -> str:
@@ -160,31 +124,3 @@ def legend_text(style: TerminalStyle, maps: Sequence[HeatMap]) -> str:
     colors = [(share, colormap(share, COLORMAP_DARK)) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
     scale = (style.colorize(f" {s * 100:.0f} ", foreground=text_color(c), background=c) for s, c in colors)
     return f"{''.join(scale)}  % correct{frame}"
-
-
-def chart_text(chart: Chart, style: TerminalStyle) -> str:
-    """A chart of proportions as a table with bars: per x and series the value with its interval. Trained x are
-    marked."""
-    header = [chart.x_label, *(name for line in chart.series for name in (line.label, "% [interval]"))]
-    first, last = chart.trained_range or (1, 0)
-    rows = []
-    for x in sorted({x for line in chart.series for x in line.x}):
-        row = [f"{x:g}{' in distribution' if first <= x <= last else ''}"]
-        for line in chart.series:
-            at = list(line.x).index(x) if x in line.x else None
-            if at is None:
-                row += ["", ""]
-                continue
-            low, high = (line.y if ends is None else ends for ends in (line.low, line.high))
-            bar = style.colorize(
-                _bar(line.y[at], low[at], high[at]), foreground=parse_hex_color(SERIES_DARK[line.style.color])
-            )
-            row += [bar, f"{format_percent(line.y[at])} {format_interval(low[at], high[at])}"]
-        rows.append(row)
-    return text_table(header, rows)
-
-
-def _bar(value: float, low: float, high: float, width: int = 20) -> str:
-    """A proportion as a bar, its interval as a line over the bar's end."""
-    end, start, stop = round(value * width), int(low * width), -int(-high * width // 1)
-    return "".join("█" if i < end else "─" if start <= i < stop else " " for i in range(width))

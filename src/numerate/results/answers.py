@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations, product
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +47,8 @@ NOTE = (
 
 def same_questions(entries: Sequence[RunEntry], cells: "DataFrame") -> Table | None:
     """A table of pairs of variants at the reported checkpoint: of all pairs if they are few, else of each with the
-    first; None without questions that both were asked. A note names each run whose answers are missing, or disagree
-    with its records, though another has some."""
+    first. It has no rows without questions that both were asked, and is None where answers are not kept. A note names
+    each run whose answers are missing, or disagree with its records, though another has some."""
     from pandas import DataFrame
 
     folders = {one.run: one for one in entries}
@@ -58,7 +59,8 @@ def same_questions(entries: Sequence[RunEntry], cells: "DataFrame") -> Table | N
     known = [(name, each) for name, each in answered.items() if all(each)]
     pairs = combinations(known, 2) if len(known) <= MAX_ALL_PAIRS else product(known[:1], known[1:])
     rows = [row for first, second in pairs for row in _rows(second, first)]
-    return Table(DataFrame(rows), notes=[NOTE, *notes]) if rows else None
+    is_expected = known or any((one.recipe.get("evaluation") or {}).get("generation") for one in entries)
+    return Table(DataFrame(rows), notes=[*[NOTE] * bool(rows), *notes]) if rows or (notes and is_expected) else None
 
 
 def _rows(first: tuple[str, list[Answers]], second: tuple[str, list[Answers]]) -> Iterator[dict[str, str]]:
@@ -107,13 +109,15 @@ def _measure(line: Mapping[str, Any], measure: str) -> float | None:
 
 def _answers(entry: RunEntry, cells: "DataFrame", notes: list[str]) -> Answers:
     """The answers of a run at the step and with the settings of its cells, without a position offset, in cells that
-    have as many, and if they were generated freely as many correct ones. Other answers may be correct here and not in the
-    record, by rounding: they are decoded, and scored in one pass."""
+    have as many, and if they were generated freely as many correct ones. Other answers may be correct here and not in
+    the record, by rounding: they are decoded, and scored in one pass."""
+    path = entry.folder / "predictions.jsonl"
+    lines = read_records(path, PREDICTIONS, run_id=entry.folder.name)
+    if not lines:
+        notes.append(_missing_note(path, len(cells)))
+        return {}
     from numerate.evaluation.kinds.generated_answers import with_correct  # which imports torch
 
-    lines = read_records(entry.folder / "predictions.jsonl", PREDICTIONS, run_id=entry.folder.name)
-    if not lines:
-        return {}
     tree = (entry.recipe.get("evaluation") or {}).get("generation")
     generation = None if tree is None else from_tree(tree, entry.folder / RECIPE_FILE, Generation)
     own = cells[cells["position_offset"] == 0]
@@ -147,9 +151,13 @@ def _answers(entry: RunEntry, cells: "DataFrame", notes: list[str]) -> Answers:
             answers[*question, seen[question]] = {**one, "numbers": (number, prediction)}
             seen[question] += 1
     if missing:
-        problem = f"the answers in {pluralize(len(missing), 'cell')} are missing or disagree with cells.jsonl"
-        notes.append(f"{entry.folder}/predictions.jsonl: {problem}; without its records, they are generated again.")
+        notes.append(_missing_note(path, len(missing)))
     return answers
+
+
+def _missing_note(path: Path, num_cells: int) -> str:
+    problem = f"the answers in {pluralize(num_cells, 'cell')} are missing or disagree with cells.jsonl"
+    return f"{path}: {problem}; without its records, they are generated again."
 
 
 def _place(row: Mapping[Any, Any], names: Sequence[str]) -> list[tuple[str, int]]:

@@ -373,6 +373,30 @@ def attention_maps(frame: "DataFrame", ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
+def maps_figure(rows: Sequence[Any], title: str) -> "Figure":
+    """The attention maps of a prompt, one below the other for each kind: attention, cross attention, relations.
+
+    A row has `kind`, `layer`, `weights` (heads x query x key), and the tokens of its `queries` and `keys`.
+    """
+    from pandas import DataFrame, concat
+
+    frames: dict[tuple[str, int], list[DataFrame]] = {}
+    for row in rows:
+        head, query, key = np.indices(row.weights.shape).reshape(3, -1)
+        frame = DataFrame({"head": head, "query": query, "key": key, "weight": row.weights.ravel()})
+        frame = frame.assign(layer=row.layer, key_token=np.array(row.keys)[key])
+        frames.setdefault((row.kind, row.weights.shape[0]), []).append(frame)
+    with figure_style():
+        heights = [max(1.6, 1.7 * len(own)) for own in frames.values()]
+        figure = new_figure(PAGE, min(sum(heights) + 0.4, 30))
+        figure.suptitle(title, fontsize=8)
+        grid = figure.subplots(len(frames), 1, squeeze=False, gridspec_kw={"height_ratios": heights}).flat
+        for ((kind, _), own), ax in zip(frames.items(), grid, strict=True):
+            attention_maps(concat(own), ax)
+            ax.set_title(kind, loc="left")
+    return figure
+
+
 def token_label(token: str) -> str:
     """A token with visible white space, also where tokenizers write it as ▁, Ġ and Ċ."""
     marks: Any = {" ": "␣", "\u2581": "␣", "\u0120": "␣", "\n": "↵", "\u010a": "↵", "\t": "⇥"}

@@ -6,6 +6,7 @@ savings of the same records are the same bytes.
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from io import BytesIO
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from numerate.errors import check_choice
+from numerate.errors import UserError, check_choice
 from numerate.records.heads import RECIPE_FILE, read_header
 from numerate.records.kinds import RUN_FILE_SCHEMAS
 from numerate.records.reading import read_records
@@ -34,8 +35,9 @@ from numerate.results.figures import (
     training_curves,
 )
 from numerate.results.headline import headline, stratum_sizes
+from numerate.results.plots import plot
 from numerate.results.rows import LANGUAGE_METRICS, RunEntry, by_task, cells_of, find_runs, metrics_of, settings_columns
-from numerate.results.style import PAGE, figure_style, new_axes, new_figure, svg
+from numerate.results.style import PAGE, figure_style, new_axes, new_figure, save, svg
 from numerate.results.summary import (
     SUCCESS,
     check_metric,
@@ -51,7 +53,7 @@ from numerate.results.summary import (
     shared_cells,
     summary,
 )
-from numerate.results.tables import Table, pivot, to_text
+from numerate.results.tables import Table, pivot, to_markdown, to_text
 from numerate.results.words import (
     REGION_NAMES,
     axis_name,
@@ -478,6 +480,45 @@ def run_page(folder: str | Path) -> str:
     """The page of one run. Raises `UserError` for a folder that is none, and for damaged records."""
     entries = find_runs([folder])
     return page(entries, entries[0].variant, kind="a run")
+
+
+def write_run_page(folder: str | Path) -> Path:
+    """Writes `report.html` into the folder of a run and returns its path."""
+    return write_output(Path(folder) / "report.html", run_page(folder).encode(), place="runs")
+
+
+def run_iframe(folder: str | Path) -> str:
+    """The page of a run for a notebook, in a frame of its own, so that styles do not leak."""
+    html = '<iframe srcdoc="{}" style="width:100%;height:800px;border:0"></iframe>'
+    return str(Markup(html).format(run_page(folder)))
+
+
+def write_study_page(folder: Path, question: str) -> Path:
+    """Writes `report.html` and `figure.png` into the folder of a study: of the runs of its last command."""
+    entries = [one for one in find_runs(folder) if one.state is not None and one.state.run.current]
+    html = page(entries, folder.name, question=question, kind="a study")
+    path = write_output(folder / "report.html", html.encode(), place="runs")
+    with suppress(UserError):  # where nothing was evaluated on a grid
+        save(
+            plot("compare", [one for one in entries if one.state and one.state.status == "done"]),
+            path.with_name("figure.png"),
+        )
+    return path
+
+
+def card(folder: Path, title: str, introduction: str, metadata: Mapping[str, Any]) -> str:
+    """The card of an exported run, a README.md that the Hugging Face Hub shows: metadata, headline, tables, and what is
+    required to run it again."""
+    from numerate.config import yaml_text
+
+    (it,), again = _subjects(find_runs([folder]), None, None).values(), _reproduction(find_runs([folder]))
+    texts = [f"---\n{yaml_text(dict(metadata))}---", f"# {title}", introduction, headline(it.cells, it.operator)]
+    sections = [section(it) for section in (TERMINAL_SECTIONS if len(it.cells) else ())]
+    sections.append(Section("To run it again", tables=[one for one in again["environment"] if not one.fold]))
+    for one in sections:
+        texts += [f"## {one.title}"] * bool(one.tables) + [to_markdown(table).rstrip() for table in one.tables]
+    code = [*again["commands"], *again["citations"]]
+    return "\n\n".join([*texts, *(f"```\n{text}\n```" for text in code)]) + "\n"
 
 
 def write_page(path: str | Path, text: str) -> Path:

@@ -259,12 +259,12 @@ def to_text(table: Table, width: int | None = 80, max_rows: int | None = None) -
     shown = table.texts if max_rows is None else table.texts.head(max_rows)
     left, width = len(table.texts) - len(shown), width or 10**4
     columns = [[name, *shown[name]] for name in shown.columns]
-    blocks: Sequence[Sequence[Sequence[str]]] = [columns]
+    blocks: Sequence[Sequence[Sequence[str]]] = [columns] if columns else []
     if _width(columns) > width:
         turned = [list(cells) for cells in zip(*columns, strict=True)]
         blocks = [turned] if _width(turned) <= width else _stacked(columns, width, table.num_keys)
     notes = [f"... and {left:,} more {'row' if left == 1 else 'rows'}"] * (left > 0)
-    notes += list(table.notes) if len(shown) else ["no rows"]
+    notes += list(table.notes) or ["no rows"] * (not len(shown))
     lines = [line for note in notes for line in wrap(note, max(width, 40), break_long_words=False)]
     return "\n\n".join([*(_aligned(block, width) for block in blocks), *["\n".join(lines)] * bool(lines)])
 

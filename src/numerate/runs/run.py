@@ -26,8 +26,9 @@ from numerate.reports.maps import AttentionMaps, compute_attention_maps
 from numerate.runs.changes import TASK_PATH, diff_settings, override_for_evaluation
 from numerate.runs.engines.engine import Engine
 from numerate.runs.estimating import EvaluationEstimate, estimate
-from numerate.runs.out_of_memory import limited_memory
-from numerate.runs.plan import CellTask, EvaluationPlan
+from numerate.runs.plan import CellTask, EvaluationPlan, ProgressCallback, ProgressReporter
+from numerate.runs.presenting import of_results, write_run_page
+from numerate.runs.row_memory import check_row_fits
 from numerate.runs.shards import EvaluateShard, check_no_shard, evaluate_shards, make_shards
 from numerate.runs.store import EvaluationStore, json_lines
 from numerate.tasks.task import Task
@@ -371,17 +372,13 @@ class Run:
 
     def report(self) -> Path:
         """Writes `report.html`, one self-contained page, and returns its path."""
-        from numerate.reports.page import write_run_report
-
-        return write_run_report(self.path)
+        return write_run_page(self.path)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
-        from numerate.reports.page import run_iframe
-
-        return run_iframe(self.path)
+        return str(of_results("page").run_iframe(self.path))
 
 
 class Progress:

@@ -11,19 +11,14 @@ from numerate.config import check_same_defaults, identity, refuse_while_loading,
 from numerate.config.saving import TreeCache
 from numerate.errors import UserError
 from numerate.recipes.study import Study, check_not_conflicting, content_key
-from numerate.reports.groups import group_runs
-from numerate.reports.matplotlib_writer import save_figure
-from numerate.reports.output_files import write_output
-from numerate.reports.page import comparison_page
-from numerate.reports.plots import compare_figure
-from numerate.reports.records import read_runs
+from numerate.runs.end import END_FILE, read_end
 from numerate.runs.engines.engine import Engine
 from numerate.runs.engines.in_process import InProcess
 from numerate.runs.engines.local import Local
 from numerate.runs.initial_weights import initial_run
-from numerate.runs.making import StudyRunner
-from numerate.runs.status import RunState, read_state
-from numerate.runs.study_folder import StudyFolder, StudyRun
+from numerate.runs.making import RunOutcome, StudyRunner
+from numerate.runs.presenting import write_study_page
+from numerate.runs.study_folder import STUDY_FILE, RequestedRun, StudyFolder, StudyRun, existing_runs
 from numerate.training import checkpoint
 from numerate.training.preflight import check_unchanged_files
 from numerate.training.recipe import Recipe
@@ -163,16 +158,43 @@ def _check_files_exist(study: Study) -> None:
         raise UserError("\n".join([f"study {study.title}: files are missing", *missing, study.missing_files_hint]))
 
 
-def _write_report(study: Study, folder: StudyFolder, states: Sequence[RunState]) -> Path:
-    """Writes the page and the figure."""
-    page = folder.path / "report.html"
-    done = [state for state in states if state.status == "done"]
-    groups = group_runs(read_runs([state.path for state in done]), study.labels)
-    failed = [(state.run.display_name, str(state.error)) for state in states if state.status != "done"]
-    present = {state.run.label for state in done}
-    missing = list(dict.fromkeys(state.run.label for state in states if state.run.label not in present))
-    text = comparison_page(groups, study.question, failed_runs=failed, missing_variants=missing)
-    write_output(page, text.encode(), place="runs")
-    if (figure := compare_figure(groups)).drawn_panels:
-        save_figure(figure, page.with_name("figure.png"))
+def _warn_if_title_is_shared(study: Study, folder: StudyFolder) -> None:
+    """Warns about two studies with the same title: their runs are in one table, and the later report replaces the
+    other."""
+    other_question, generated = folder.read().question, ("A sweep of ", "One run of ")
+    if other_question not in ("", study.question) and not any(
+        question.startswith(generated) for question in (other_question, study.question)
+    ):
+        warnings.warn(
+            f"{folder.path}: contains a study with another question ({other_question!r}); the two share a table, and "
+            "this report replaces that one; use another title to separate them",
+            stacklevel=3,
+        )
+
+
+def _warn_if_trained_further(runner: StudyRunner) -> None:
+    """Warns about runs that another command has trained further: the report shows their last step."""
+    further = []
+    for one in runner.done:
+        steps, results = runner.trees[one.run].get("training", {}).get("steps"), runner.ends[one.run].results
+        if steps is not None and results is not None and results.get("step", 0) > steps:
+            further.append(one.display_name)
+    if further:
+        more = f" and {len(further) - 3} more" if len(further) > 3 else ""
+        warnings.warn(
+            f"{', '.join(further[:3])}{more}: trained further, by another command; the report shows them at their last "
+            "step and the others at the budget of this study; use another title= of the recipe to separate its runs",
+            stacklevel=3,
+        )
+
+
+def _write_report(
+    study: Study, runner: StudyRunner, folders: Sequence[Path], failed: Sequence[tuple[str, str]]
+) -> Path:
+    """Writes the page and the figure, unless they are newer than all that they show."""
+    page = runner.folder.path / "report.html"
+    sources = [runner.folder.path / STUDY_FILE, *(runner.folder.runs_dir / run / END_FILE for run in runner.ends)]
+    sources += [folder / "cells.jsonl" for folder in folders]
+    if not page.is_file() or page.stat().st_mtime_ns < max(one.stat().st_mtime_ns for one in sources if one.exists()):
+        write_study_page(runner.folder.path, study.question)
     return page

@@ -9,10 +9,10 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.evaluation.statistics import paired_difference
-from numerate.reports.compare import comparison_text, read_comparison
-from numerate.reports.content import Note
-from numerate.reports.paired import same_questions
-from numerate.reports.table import TextTable
+from numerate.results.answers import NOTE, same_questions
+from numerate.results.page import text
+from numerate.results.rows import cells_of, find_runs
+from numerate.results.tables import Table
 from numerate.runs.store import with_checksum
 from run_records import cell_record, write_lines, write_run
 
@@ -52,11 +52,15 @@ def run(folder: Path, lines: list[dict[str, Any]], seed: int = 0, recipe: dict[s
 BEFORE, AFTER = ["3", "none", "70", "8", "1"], ["3", "40", "699", "7", "12"]
 
 
+def asked(*folders: Path) -> Table | None:
+    entries = find_runs(folders)
+    return same_questions(entries, cells_of(entries))
+
+
 def compared(*folders: Path) -> list[list[str]]:
     """The rows of the table."""
-    table, *_ = same_questions(read_comparison(folders).groups)
-    assert isinstance(table, TextTable)
-    return [list(row) for row in table.rows]
+    table = asked(*folders)
+    return [] if table is None else table.texts.to_numpy().tolist()
 
 
 def test_the_difference_of_two_runs_has_a_paired_interval(tmp_path: Path) -> None:
@@ -69,7 +73,7 @@ def test_the_difference_of_two_runs_has_a_paired_interval(tmp_path: Path) -> Non
     assert exact[4:] == ["2 : 0", "5", "0.5"]
     assert error[1] == "log error"
     assert error[4:6] == ["2 : 1", "4"], "without the question to which there was no number"
-    assert "better : worse" in comparison_text(read_comparison([before, after]).groups)
+    assert "better : worse" in text(find_runs([before, after]), 120)
 
 
 def test_numbers_are_those_of_the_evaluation(tmp_path: Path) -> None:
@@ -77,11 +81,11 @@ def test_numbers_are_those_of_the_evaluation(tmp_path: Path) -> None:
     generation = {"kind": "Generation", "answer_pattern": "boxed{(.*?)}"}
     recipe = RECIPE | {"evaluation": {"kind": "Evaluation", "generation": generation}}
     folders = []
-    for step, text in ((0, r"\boxed{2} of 3"), (100, r"\boxed{1} or \boxed{3} of 7")):
-        answers = zip(predictions(step, [text] * 5), ["3%", "4 km", "x = 3", "7 of 8", "5."], strict=True)
+    for step, answer in ((0, r"\boxed{2} of 3"), (100, r"\boxed{1} or \boxed{3} of 7")):
+        asked_for = zip(predictions(step, [answer] * 5), ["3%", "4 km", "x = 3", "7 of 8", "5."], strict=True)
         lines = [
-            with_checksum(line | {"row": row, "correct_answer": answer, "correct": step == 100 and answer == "3%"})
-            for row, (line, answer) in enumerate(answers)
+            with_checksum(line | {"row": row, "correct_answer": right, "correct": step == 100 and right == "3%"})
+            for row, (line, right) in enumerate(asked_for)
         ]
         folders.append(run(tmp_path / f"{step}" / "1", lines, recipe=recipe))
     assert compared(*folders)[1][1:3] == ["correct numbers, %", "33.3 : 0"]
@@ -96,7 +100,8 @@ def test_without_predictions_of_the_same_checkpoint_and_settings_there_is_nothin
 
 def notes(*folders: Path) -> list[str]:
     """The notes below the table."""
-    return [note.text for note in same_questions(read_comparison(folders).groups)[1:] if isinstance(note, Note)]
+    table = asked(*folders)
+    return [] if table is None else [note for note in table.notes if note != NOTE]
 
 
 def test_a_table_that_vanished_or_contradicts_the_records_is_said_in_one_line(tmp_path: Path) -> None:
@@ -112,7 +117,7 @@ def test_a_table_that_vanished_or_contradicts_the_records_is_said_in_one_line(tm
         assert note.startswith(f"{after}/predictions.jsonl: {problem}")
     (after / "predictions.jsonl").unlink()
     assert len(notes(before, after)) == 1
-    assert "predictions.jsonl" in comparison_text(read_comparison([before, after]).groups)
+    assert "predictions.jsonl" in text(find_runs([before, after]), 120)
     (before / "predictions.jsonl").unlink()
     assert notes(before, after) == [], "where answers were never kept there is nothing to miss"
 
