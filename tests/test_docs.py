@@ -26,7 +26,7 @@ from numerate.commands.studies import load_study
 from numerate.commands.table import COMMANDS
 from numerate.config import override
 from numerate.recipes.naming import load_recipe
-from numerate.reports.plots import FIGURES
+from numerate.results.plots import FIGURES
 from numerate.runs.space import Space
 from numerate.text.data.datasets import DATASETS as DATASETS
 

@@ -13,12 +13,8 @@ import pytest
 from numerate import cli
 from numerate.errors import UserError
 from numerate.evaluation.kinds import text_likelihood as language
-from numerate.reports.compare import comparison_text
-from numerate.reports.groups import group_runs
-from numerate.reports.language import MeanInterval, mean_over_seeds, t_quantile
-from numerate.reports.page import comparison_page
-from numerate.reports.plots import write_plot
-from numerate.reports.records import read_run
+from numerate.results.page import page, text
+from numerate.results.rows import cells, find_runs
 from numerate.runs.run import Run, load
 from numerate.runs.train import train
 from numerate.training.run_folder import RunFolder
@@ -76,8 +72,8 @@ def test_fewer_chunks_and_other_contexts_are_records_of_their_own_and_none_count
         (32, "ood_test"),
     ]
     assert len({line["language"]["bytes"] for line in lines}) <= 3
-    by_context = {one.context_length: one.likelihoods for one in read_run(run.path).language}
-    assert by_context[16].chunks == chunks_of(run)
+    by_context = cells(run.path).groupby("context_length")["questions"].sum()
+    assert by_context[16] == chunks_of(run)
     with pytest.raises(UserError, match="method: must be 'one pass' for TextLikelihood"):
         run.evaluate(method="decoding")
 
@@ -112,8 +108,8 @@ def test_groups_are_compared_by_seeds_and_by_bits_per_byte_where_tokenizers_diff
     folders = [run.path, load("seed1", tmp_path / "runs").path]
     for folder in folders:
         load(folder).evaluate()
-    alike = comparison_text(group_runs([read_run(folder) for folder in folders]))
-    assert "text (2 seeds): loss" in alike
+    alike = text(find_runs(folders), 120)
+    assert "Loss, nats per token: text " in alike
     others = []
     for folder in folders:
         other = tmp_path / "runs" / "other" / folder.name
@@ -121,26 +117,18 @@ def test_groups_are_compared_by_seeds_and_by_bits_per_byte_where_tokenizers_diff
         _changed(other / "cells.jsonl", lambda line: line | {"tokenizer": "another"})
         RunFolder(other).update_metadata(variant="another")
         others.append(other)
-    groups = group_runs([read_run(folder) for folder in [*folders, *others]])
-    assert len(groups) == 2
-    for page in (comparison_text(groups), comparison_page(groups)):
-        assert " ".join(["second", "is", "lower", "by,", "bits", "per", "byte"]) in page
-        assert "tokenizers differ" in " ".join(page.split())
-    figure = write_plot("validation", [*folders, *others], tmp_path / "curves.svg")
-    assert figure.stat().st_size > 10_000
+    entries = find_runs([*folders, *others])
+    assert len({one.variant for one in entries}) == 2
+    for shown in (text(entries, 120), page(entries, "both")):
+        assert "The tokenizers differ: losses and perplexities do not compare" in " ".join(shown.split())
+        assert "bits per byte" in shown
+    assert cli.main(["plot", "validation", *map(str, [*folders, *others]), f"out={tmp_path / 'curves.svg'}"]) == 0
+    assert (tmp_path / "curves.svg").stat().st_size > 10_000
 
 
 def _changed(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     lines = [json.loads(text) for text in path.read_text().splitlines()]
     path.write_text("".join(json.dumps(change(line)) + "\n" for line in lines))
-
-
-def test_intervals_over_seeds_are_students() -> None:
-    assert [t_quantile(freedom) for freedom in (1, 2, 10)] == pytest.approx([12.706, 4.303, 2.228], abs=1e-3)
-    assert t_quantile(30) == pytest.approx(2.0423, abs=1e-3)
-    found, half = mean_over_seeds([1.0, 2.0, 3.0]), 4.302653 / 3**0.5
-    assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0 - half, 2.0 + half))
-    assert mean_over_seeds([1.0], (0.5, 1.5)) == MeanInterval(1.0, 0.5, 1.5)
 
 
 def test_a_question_to_a_run_of_language_modeling_is_gone_on_with(run: Run) -> None:

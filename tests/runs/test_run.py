@@ -15,8 +15,7 @@ from numerate.evaluation.evaluator import Evaluation
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex
 from numerate.recipes import number_loss_small_was
-from numerate.recipes.preset import debug
-from numerate.reports.records import read_run
+from numerate.results.variants import training_note
 from numerate.runs import trial
 from numerate.runs.run import Run
 from numerate.runs.train import train
@@ -221,7 +220,7 @@ def test_an_extended_run_says_so_unless_it_is_as_if_trained_in_one_go(
     for steps in budgets:
         training = replace(ADDING.training, steps=steps, evaluate_every=9)
         extended = train(replace(ADDING, schedule=schedule, training=training), runs_dir=tmp_path, quiet=True)
-    assert read_run(extended.run.path).training_note == note
+    assert training_note(extended.run.folder.metadata()) == (note or "")
 
 
 def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

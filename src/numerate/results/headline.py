@@ -8,6 +8,7 @@ well. Seeds that did not converge in distribution do not count.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from numerate.results.rows import LANGUAGE_METRICS
 from numerate.results.summary import (
     converged,
     default_metric,
@@ -120,7 +121,7 @@ def headline(frame: "DataFrame", operator: str | None = None) -> str:
     if not len(cells):
         return "Only strata have been evaluated." if variants else "Nothing has been evaluated yet."
     metric = default_metric(cells)
-    if metric == "loss" or has_parts(frame):
+    if metric in LANGUAGE_METRICS or has_parts(frame):
         clauses, opening = _plain_clauses(frame, metric), ""
     else:
         trained = cells[cells["region"] == "in_distribution"]
@@ -139,7 +140,7 @@ def headline(frame: "DataFrame", operator: str | None = None) -> str:
     each = " each" * (len(variants) > 1)
     what = "one seed" if (seeds == 1).all() else f"medians of {span(seeds)} seeds"
     brackets = "95 % intervals over questions" if (seeds == 1).all() else "lowest and highest seed"
-    measure = "" if metric in ("exact_match", "loss") else f"scores are {metric_name(metric)}; "
+    measure = "" if metric in ("exact_match", *LANGUAGE_METRICS) else f"scores are {metric_name(metric)}; "
     uncertainty = f"{measure}{what}{each}; brackets: {brackets}"
     chance = "; the best of many variants is partly the best by chance" * (len(variants) > MAX_CLAUSES)
     return f"{opening}{'; '.join(clauses)}. {uncertainty[0].upper()}{uncertainty[1:]}{chance}."
@@ -200,7 +201,7 @@ def _many(frame: "DataFrame", counted: "dict[str, DataFrame]", operator: str | N
 def _plain_clauses(frame: "DataFrame", metric: str) -> list[str]:
     """The scores of parts and of text, region by region."""
     found, clauses = summary(frame), []
-    if metric == "loss":
+    if metric in LANGUAGE_METRICS:
         trained = found[found["region"] == "in_distribution"] if (found["region"] == "in_distribution").any() else found
         best = trained.sort_values("value", kind="stable").head(MAX_CLAUSES)
         texts = [
@@ -208,7 +209,8 @@ def _plain_clauses(frame: "DataFrame", metric: str) -> list[str]:
             for _, row in best.iterrows()
         ]
         lowest = f" (the lowest of {len(trained)})" * (len(trained) > MAX_CLAUSES)
-        return [f"Loss in nats per token{lowest}: {joined(texts)}"]
+        name = metric_name(metric)
+        return [f"{name[0].upper()}{name[1:]}{lowest}: {joined(texts)}"]
     for region, inside in found.groupby("region", sort=False):
         best = inside.sort_values("value", ascending=False, kind="stable").head(MAX_CLAUSES)
         texts = [f"{row['variant']} {_score(row)}" for _, row in best.iterrows()]

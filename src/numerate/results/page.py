@@ -119,6 +119,11 @@ class Subject:
         return "nats" in self.cells and bool(self.cells["nats"].notna().all())
 
     @property
+    def has_tokenizers(self) -> bool:
+        """Whether there are several tokenizers, whose losses do not compare."""
+        return "tokenizer" in self.cells and self.cells["tokenizer"].nunique() > 1
+
+    @property
     def has_seeds(self) -> bool:
         """Whether a variant has several seeds."""
         return bool((self.cells.groupby("variant")["run"].nunique() > 1).any())
@@ -208,6 +213,8 @@ def results(it: Subject) -> Section:
     notes = [f"{what[0].upper()}{what[1:]}{medians}; brackets: {brackets}. All cells of a region weigh the same."]
     if len(shared_cells(chosen)) < len(chosen):
         notes.append("The runs were evaluated on different cells: means of regions are over those that all have.")
+    if it.has_tokenizers:
+        notes.append("The tokenizers differ: losses and perplexities do not compare, bits per byte do.")
     if len(checkpoints) > 1:
         notes.append("The best checkpoint was chosen on OOD validation, which it therefore has no score for.")
     return Section("Results", tables=[_table(table, "rows", *notes), *_part_table(it), *_length_table(it)])
@@ -281,7 +288,8 @@ def pairs(it: Subject) -> Section:
 
     asked = None if it.is_text or it.cells["variant"].nunique() < 2 else same_questions(it.entries, it.cells)
     by = it.metric or ("exact_match" if has_parts(it.cells) else None)
-    found = differences(it.cells, metric=by, baseline=it.baseline) if it.has_seeds and not it.is_text else DataFrame()
+    by = default_metric(it.cells) if it.is_text else by
+    found = differences(it.cells, metric=by, baseline=it.baseline) if it.has_seeds else DataFrame()
     if not len(found):
         return Section("Differences over the same questions", tables=[asked] if asked else ())
     metric = found["metric"].iloc[0]

@@ -106,6 +106,7 @@ COLUMNS: dict[str, Column] = {
     "nats": Column(float, "number", "sum of the negative log-probabilities of all tokens"),
     "tokens": Column(int, "count", "tokens of text"),
     "bytes": Column(int, "count", "bytes of text"),
+    "tokenizer": Column(str, "text", "a fingerprint of the tokenizer; losses compare only where it is the same"),
     "non_causal_reason": Column(str, "text", "how the model attends to later tokens, so that scores mean nothing"),
     "names": Column(object, "text", "the names of sizes that are parts, such as modules: {axis: name}"),
     "sums": Column(
@@ -466,6 +467,7 @@ def _measures(rows: Sequence[Cell]) -> dict[str, list[Any]]:
             total if total is None or row.correct is None else total / max(row.count, 1)
             for row, total in zip(rows, totals, strict=True)
         ]
+    columns["tokenizer"] = [row.tokenizer for row in rows]
     columns["non_causal_reason"] = [row.non_causal_reason for row in rows]
     columns["names"] = [row.names for row in rows]
     columns["sums"] = [_sums(row) for row in rows]

@@ -181,9 +181,10 @@ def converged(frame: "DataFrame") -> "DataFrame":
 
 
 def default_metric(frame: "DataFrame") -> str:
-    """The loss of text; accuracy on labels at positions beyond training where these are known; else exact match."""
+    """The loss of text, or bits per byte where tokenizers differ; accuracy on labels at positions beyond training where
+    these are known; else exact match."""
     if "nats" in frame and frame["nats"].notna().all():
-        return "loss"
+        return "bits_per_byte" if "tokenizer" in frame and frame["tokenizer"].nunique() > 1 else "loss"
     if "accuracy" in frame and len(frame) and "sums" in frame:
         labels = [(sums or {}).get("labels") or {} for sums in frame["sums"]]
         if all(one.get("max_training_labels") is not None for one in labels):
