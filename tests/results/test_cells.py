@@ -140,5 +140,5 @@ def test_thousands_of_cells_are_read_by_the_quick_decoder_and_by_the_careful_one
 ) -> None:
     study([(recipe(), done(cells=sums(lambda n: 1 / n, high=9, digit_accuracy=0.5, first_error_counts=[3, 1])))])
     quick = cells("widths", study.runs)
-    monkeypatch.setattr("numerate.results.rows.Cell.is_sound", False)
+    monkeypatch.setattr("numerate.results.rows.CellLine.is_sound", False)
     assert quick.equals(cells("widths", study.runs))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from numerate.evaluation import answer_metrics
@@ -88,9 +89,16 @@ class Results:
         return str(self)
 
     def _repr_html_(self) -> str:
-        from html import escape
+        return "".join(
+            f"<p>{escape(one.text)}</p>" if isinstance(one, Note) else _html_table(one) for one in self.content()
+        )
 
-        return f"<pre>{escape(self.text())}</pre>"
+
+def _html_table(table: TextTable) -> str:
+    """A table for a notebook."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in table.header)
+    rows = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in table.rows)
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
 def cells_by_title(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Cell]]:

@@ -36,7 +36,16 @@ from numerate.results.figures import (
 )
 from numerate.results.headline import headline, stratum_sizes
 from numerate.results.plots import plot
-from numerate.results.rows import LANGUAGE_METRICS, RunEntry, by_task, cells_of, find_runs, metrics_of, settings_columns
+from numerate.results.rows import (
+    LANGUAGE_METRICS,
+    SCORE_PREFIX,
+    RunEntry,
+    by_task,
+    cells_of,
+    find_runs,
+    metrics_of,
+    settings_columns,
+)
 from numerate.results.style import PAGE, figure_style, new_axes, new_figure, save, svg
 from numerate.results.summary import (
     SUCCESS,
@@ -184,6 +193,7 @@ def results(it: Subject) -> Section:
     metrics = list(LANGUAGE_METRICS[:3]) if it.is_text else metrics
     if has_parts(it.cells):
         metrics += [name for name in ("log_mae", "bleu") if name in it.cells][:1]
+    metrics += [name for name in it.cells if name.startswith(SCORE_PREFIX)]
     checkpoints = _checkpoints(it.cells)
     found: DataFrame = pandas.concat(
         [

@@ -289,7 +289,7 @@ def _run_columns(entries: Sequence[RunEntry]) -> dict[str, list[Any]]:
 # Cells ----------------------------------------------------------------------------------------------------------------
 
 
-class Cell(msgspec.Struct, gc=False):
+class CellLine(msgspec.Struct, gc=False):
     """A line of `cells.jsonl`; what only `sums` needs stays plain data."""
 
     cell: dict[str, Count]
@@ -368,7 +368,7 @@ def cells_of(entries: Sequence[RunEntry]) -> "DataFrame":
     return frame[frame["questions"] > 0].reset_index(drop=True)
 
 
-def _read_cells(path: Path, run_id: str) -> list[Cell]:
+def _read_cells(path: Path, run_id: str) -> list[CellLine]:
     """The lines of a file, each cell once: a later line replaces an earlier one.
 
     The quick decoder knows types and bounds; what it refuses is read again by the one that says what is wrong.
@@ -382,7 +382,7 @@ def _read_cells(path: Path, run_id: str) -> list[Cell]:
     keys = [_key(row) for row in rows] if is_sound else []
     if not is_sound or len({*keys}) < len(keys) or b'"nan"' in content or b'inf"' in content:
         checked = read_records(path, EVALUATION, run_id=run_id)
-        rows = [msgspec.convert(record, Cell) for record in checked]
+        rows = [msgspec.convert(record, CellLine) for record in checked]
         for row, record in zip(rows, checked, strict=True):
             row.scores = own_scores(record) if row.correct is None and row.language is None else row.scores
         return list({_key(row): row for row in rows}.values())
@@ -392,10 +392,10 @@ def _read_cells(path: Path, run_id: str) -> list[Cell]:
     return rows
 
 
-_DECODER = msgspec.json.Decoder(Cell)
+_DECODER = msgspec.json.Decoder(CellLine)
 
 
-def _key(row: Cell) -> tuple[Any, ...]:
+def _key(row: CellLine) -> tuple[Any, ...]:
     return (
         *row.cell.values(),
         row.checkpoint,
@@ -407,7 +407,7 @@ def _key(row: Cell) -> tuple[Any, ...]:
     )
 
 
-def _cell_columns(rows: Sequence[Cell], taken: set[str]) -> "dict[str, Series[Any]]":
+def _cell_columns(rows: Sequence[CellLine], taken: set[str]) -> "dict[str, Series[Any]]":
     """The columns that say what was evaluated, and what was measured."""
     settings = _settings_texts(rows)
     columns: dict[str, list[Any]] = {
@@ -432,13 +432,13 @@ def _cell_columns(rows: Sequence[Cell], taken: set[str]) -> "dict[str, Series[An
 _ALWAYS = {"checkpoint", "step", "position_offset", "settings", "stratum", "region", "questions", "overlaps_training"}
 
 
-def _settings_texts(rows: Sequence[Cell]) -> list[str | None]:
+def _settings_texts(rows: Sequence[CellLine]) -> list[str | None]:
     """The settings of each evaluation, in words; most have none."""
     text = cache(lambda encoded: format_settings(msgspec.json.decode(encoded)))
     return [text(msgspec.json.encode(row.settings)) if row.settings else None for row in rows]
 
 
-def _measures(rows: Sequence[Cell]) -> dict[str, list[Any]]:
+def _measures(rows: Sequence[CellLine]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {
         "questions": [row.count for row in rows],
         "correct": [row.correct for row in rows],
@@ -474,7 +474,7 @@ def _measures(rows: Sequence[Cell]) -> dict[str, list[Any]]:
     return columns
 
 
-def _language_columns(rows: Sequence[Cell]) -> dict[str, list[Any]]:
+def _language_columns(rows: Sequence[CellLine]) -> dict[str, list[Any]]:
     language = [None if row.language is None else Likelihoods.from_sums(row.language) for row in rows]
     written = [(row.low, row.high) if row.language is not None else (None, None) for row in rows]
     return {
@@ -490,13 +490,13 @@ def _language_columns(rows: Sequence[Cell]) -> dict[str, list[Any]]:
     }
 
 
-def _first_token_correct(row: Cell) -> int | None:
+def _first_token_correct(row: CellLine) -> int | None:
     if row.first_token_correct is not None or row.first_error_counts is None:
         return row.first_token_correct
     return row.count - (row.first_error_counts[0] if row.first_error_counts else 0)
 
 
-def _sums(row: Cell) -> dict[str, Any] | None:
+def _sums(row: CellLine) -> dict[str, Any] | None:
     """What can be merged over cells without loss: the entries that the sums of `numerate.evaluation` are read from."""
     found = {"labels": row.labels, "numbers": row.numbers, "texts": row.texts, "language": row.language}
     found = {name: sums for name, sums in found.items() if sums is not None}
