@@ -329,7 +329,7 @@ def test_the_card_has_metadata_results_with_intervals_and_what_it_takes_to_run_i
     assert "pipeline_tag: text-generation\ntags:\n- numerate\n---\n\n# exported\n" in card
     assert 'folder = "exported"' in card
     assert "step 2 of a run of numerate" in card
-    assert re.search(r"\| in distribution \| [\d.]+ \[[\d., ]+\] \| \d+ \|", card)
+    assert re.search(r"\| adder \| [\d.]+ \[[\d., ]+\] \|", card)
     assert "| task.digits | 1:3 |" in card
     assert "@inproceedings{mcleish2024transformers," in card
 

@@ -532,9 +532,13 @@ def card(folder: Path, title: str, introduction: str, metadata: Mapping[str, Any
     (it,), again = _subjects(find_runs([folder]), None, None).values(), _reproduction(find_runs([folder]))
     texts = [f"---\n{yaml_text(dict(metadata))}---", f"# {title}", introduction, headline(it.cells, it.operator)]
     sections = [section(it) for section in (TERMINAL_SECTIONS if len(it.cells) else ())]
-    sections.append(Section("To run it again", tables=[one for one in again["environment"] if not one.fold]))
+    sections.append(Section("To run it again", tables=again["environment"]))
     for one in sections:
-        texts += [f"## {one.title}"] * bool(one.tables) + [to_markdown(table).rstrip() for table in one.tables]
+        texts += [f"## {one.title}"] * bool(one.tables)
+        for table in one.tables:
+            inner = to_markdown(table).rstrip()
+            folded = f"<details><summary>{table.fold}</summary>\n\n{inner}\n\n</details>"
+            texts.append(folded if table.fold else inner)
     code = [*again["commands"], *again["citations"]]
     return "\n\n".join([*texts, *(f"```\n{text}\n```" for text in code)]) + "\n"
 
