@@ -377,6 +377,7 @@ def _read_cells(path: Path, run_id: str) -> list[CellLine]:
     try:
         rows = _DECODER.decode_lines(content)
         is_sound = all(row.is_sound for row in rows) and {row.run_id for row in rows} <= {None, run_id}
+        is_sound = is_sound and not _may_have_names_twice(content, rows)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         is_sound = False
     keys = [_key(row) for row in rows] if is_sound else []
@@ -390,6 +391,14 @@ def _read_cells(path: Path, run_id: str) -> list[CellLine]:
         for row, line in zip(rows, msgspec.json.Decoder(dict[str, Any]).decode_lines(content), strict=True):
             row.scores = own_scores(line) if row.correct is None and row.language is None else row.scores
     return rows
+
+
+def _may_have_names_twice(content: bytes, rows: Sequence[CellLine]) -> bool:
+    """Whether a name that counts may be given twice in a line, of which the quick decoder takes the last. Names inside
+    of other entries count as well, so that the careful reader decides."""
+    names = ("cell", "checkpoint", "step", "settings", "region", "position_offset", "correct", "count", "low", "high")
+    inside = sum(name in names for row in rows for name in row.cell)
+    return any(content.count(f'"{name}":'.encode()) > len(rows) + inside for name in names)
 
 
 _DECODER = msgspec.json.Decoder(CellLine)
