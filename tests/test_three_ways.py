@@ -76,7 +76,7 @@ def test_an_idea_is_compared_with_two_schemes_over_three_seeds(place: Path, caps
     for label in ("Learned(position_ids=DigitsBefore)", "Learned(position_ids=DigitIndex)", "Rotary"):
         assert f"positions.0={label}" in page
     for row in (r"Learned +my_position_ids\.py:DigitsBefore", "Learned +DigitIndex", "Rotary +Sequential"):
-        assert re.search(rf"^{row} .*% \[\d+, \d+\]$", table, re.MULTILINE), "a mean with an interval over seeds"
+        assert re.search(rf"^{row} .*\d \[[\d.]+, [\d.]+\]$", table, re.MULTILINE), "a mean with an interval over seeds"
 
 
 @pytest.mark.slow
@@ -107,6 +107,6 @@ def test_fifty_runs_become_a_latex_table_and_a_figure(place: Path) -> None:
     for words in others:
         assert main(words) == 0
     table, figure = (Path(words[-1].removeprefix("out=")) for words in others)
-    rows = re.findall(r"^(\S*) & 2 & .* \{\[\}\d+, \d+\]\}? \\\\$", table.read_text(), re.MULTILINE)
+    rows = re.findall(r"^(\S*) & 2 & .* \{\[\}[\d.]+, [\d.]+\]\}? \\\\$", table.read_text(), re.MULTILINE)
     assert rows == [f"{{[}}{scheme}]" for scheme in ("Rotary", "FIRE", "ALiBi", "Sinusoidal", "")]
     assert figure.read_bytes().startswith(b"%PDF")

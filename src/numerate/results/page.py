@@ -106,9 +106,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a page is about: the runs of one task with their cells, and what was logged while they trained. `names`
-    numbers the figures of a page; `metric` is what variants are measured by, if not by the default, and `baseline` the
-    variant that others are compared with."""
+    """What a page is about: the runs of one task with their cells, and what was logged while they trained.
+
+    `names` numbers the figures of a page, and `damage` says what could not be read. `metric` is what variants are
+    measured by, if not by the default, and `baseline` the variant that others are compared with.
+    """
 
     entries: Sequence[RunEntry]
     cells: "DataFrame"
@@ -116,6 +118,7 @@ class Subject:
     names: Iterator[int]
     metric: str | None = None
     baseline: str | None = None
+    damage: Sequence[str] = ()
 
     @property
     def operator(self) -> str | None:
@@ -461,8 +464,9 @@ def page(
         text = headline(it.cells, it.operator).replace(" %", "\N{NO-BREAK SPACE}%")
         tasks.append({"name": name, "headline": text, "sections": [one for one in found if one.figures or one.tables]})
     done = [one for it in subjects.values() for one in it.entries]
+    damage = next(iter(subjects.values())).damage
     over = f"numerate · {kind} · {done[0].folder.name if len(done) == 1 else f'{len(done)} runs'}"
-    known = {"title": title, "question": question, "over": over, "warnings": [*warnings, *_failures(entries)]}
+    known = {"title": title, "question": question, "over": over, "warnings": [*warnings, *_failures(entries), *damage]}
     return _template().render(**known, tasks=tasks, **_reproduction(done))
 
 
@@ -483,14 +487,15 @@ def text(
 def _subjects(entries: Sequence[RunEntry], metric: str | None, baseline: str | None) -> dict[str, Subject]:
     """The done runs by task, with their cells."""
     done = [one for one in entries if one.state is None or one.state.status == "done"]
-    cells, logged, names, found = cells_of(done), metrics_of(done), count(), {}
+    damage: list[str] = []
+    cells, logged, names, found = cells_of(done), metrics_of(done, damage.append), count(), {}
     if metric is not None:
         check_metric(cells, metric)
     check_choice("baseline", baseline or done[0].variant, [one.variant for one in done])
     for name, own in by_task(done).items():
         runs = {one.run for one in own}
         own_cells, own_logged = (frame[frame["run"].isin(runs)] if len(frame) else frame for frame in (cells, logged))
-        found[name] = Subject(own, own_cells, own_logged, names, metric, baseline)
+        found[name] = Subject(own, own_cells, own_logged, names, metric, baseline, damage)
     return found
 
 

@@ -8,8 +8,9 @@ import gc
 import json
 import os
 import re
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import isfinite
@@ -23,9 +24,8 @@ from numerate.errors import UserError
 from numerate.evaluation.answer_metrics import ANSWER_METRICS, LOWER_IS_BETTER, PROPORTION_METRICS, own_scores
 from numerate.evaluation.labels import METRICS
 from numerate.evaluation.likelihoods import Likelihoods
-from numerate.records.heads import RECIPE_FILE, read_header
+from numerate.records.heads import RECIPE_FILE, read_header, read_metrics
 from numerate.records.kinds import EVALUATION, Region
-from numerate.records.kinds import METRICS as METRIC_LINES
 from numerate.records.reading import read_bytes, read_records
 from numerate.records.schema import Count, Fraction
 from numerate.reports.settings import format_settings
@@ -176,7 +176,8 @@ def infer_type(values: Iterable[Any]) -> type:
 @dataclass(frozen=True)
 class RunEntry:
     """A run to be read: its folder, its name in tables (the path below the folder of runs), its labels as in `COLUMNS`,
-    its recipe as plain data, and how it stands if it belongs to a study."""
+    its recipe as plain data, how it stands if it belongs to a study, and the `step` and `stop_reason` of its training.
+    """
 
     folder: Path
     run: str
@@ -185,6 +186,7 @@ class RunEntry:
     seed: int
     recipe: Mapping[str, Any]
     state: RunState | None = None
+    ended: Mapping[str, Any] | None = None
 
 
 def find_runs(
@@ -233,6 +235,7 @@ def _study_runs(study: StudyFolder) -> list[RunEntry]:
             one.run.seed,
             content.tree(one.run),
             one,
+            None if one.end is None else one.end.results,
         )
         for one in states
     ]
@@ -243,7 +246,13 @@ def _single_runs(folders: Sequence[Path], labels: Mapping[str, str]) -> list[Run
     found = label_runs(folders, headers, labels)
     return [
         RunEntry(
-            folder, "/".join(folder.resolve().parts[-2:]), label, variant, _seed(header["recipe"]), header["recipe"]
+            folder,
+            "/".join(folder.resolve().parts[-2:]),
+            label,
+            variant,
+            _seed(header["recipe"]),
+            header["recipe"],
+            ended=header.get("ended"),
         )
         for folder, header, (label, variant) in zip(folders, headers, found, strict=True)
     ]
@@ -581,11 +590,15 @@ def metrics(runs: "Runs", runs_dir: str | Path | None = None, labels: Mapping[st
     return metrics_of(entries) if entries else DataFrame()
 
 
-def metrics_of(entries: Sequence[RunEntry]) -> "DataFrame":
-    """`metrics` of runs that were found already."""
+def metrics_of(entries: Sequence[RunEntry], on_damage: Callable[[str], None] = lambda text: None) -> "DataFrame":
+    """`metrics` of runs that were found already. Damaged lines are left out, warned of, and passed to `on_damage`."""
     from pandas import DataFrame
 
-    files = [read_records(one.folder / "metrics.jsonl", METRIC_LINES) for one in entries]
+    def warn(text: str) -> None:
+        on_damage(text)
+        warnings.warn(text, stacklevel=2)
+
+    files = [read_metrics(one.folder, {"ended": one.ended}, warn, on_damage) for one in entries]
     lines = [line for lines in files for line in lines]
     run_columns = DataFrame(
         {name: series(values, infer_type(values)) for name, values in _run_columns(entries).items()}
