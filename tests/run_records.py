@@ -67,5 +67,7 @@ class Studies:
                 write_end(place, End.now(status, key=one.key, seconds=2.5, **entries))
                 head = {"recipe": dict(one.tree), "id": place.path.name}
                 (place.path / "recipe.yaml").write_bytes(header_yaml(head))
+                if "step" in end and not (place.path / "metrics.jsonl").exists():
+                    write_lines(place.path / "metrics.jsonl", [{"step": end["step"], "loss": 1.0}])
                 disk.append_records(place.path / "cells.jsonl", lines if cells is None else cells(number))
         return results_of(title, self.runs)

@@ -83,12 +83,13 @@ def _by_length(tasks: Mapping[str, "DataFrame"], metric: str | None, width: floa
 
 
 def _split(tasks: Mapping[str, "DataFrame"]) -> list[tuple[str, "DataFrame"]]:
-    """The cells of each task, of many variants in parts of eight."""
+    """The cells of each task, of many variants in parts of eight; a single variant is the title."""
     found = []
     for name, cells in tasks.items():
         variants = list(dict.fromkeys(cells["variant"]))
         for start in range(0, len(variants), MAX_SERIES):
-            found.append((name, cells[cells["variant"].isin(variants[start : start + MAX_SERIES])]))
+            title = variants[0] if len(tasks) == len(variants) == 1 else name
+            found.append((title, cells[cells["variant"].isin(variants[start : start + MAX_SERIES])]))
     return found
 
 

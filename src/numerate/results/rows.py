@@ -9,7 +9,6 @@ import json
 import os
 import re
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -604,7 +603,8 @@ def metrics_of(entries: Sequence[RunEntry], on_damage: Callable[[str], None] = l
         {name: series(values, infer_type(values)) for name, values in _run_columns(entries).items()}
     )
     frame = run_columns.loc[run_columns.index.repeat(list(map(len, files)))].reset_index(drop=True)
-    names = Counter(name for line in lines for name, value in line.items() if isinstance(value, int | float | str))
+    names = {name for line in lines for name, value in line.items() if isinstance(value, int | float | str)}
+    names |= {"step", "split"}
     return frame.assign(
         **{
             name: series([line.get(name) for line in lines], infer_type([line.get(name) for line in lines]))
