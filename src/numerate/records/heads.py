@@ -61,7 +61,7 @@ def read_metrics(
     path = folder / "metrics.jsonl"
     records = read_records(path, METRICS, warn, on_truncated_line)
     ended, last = header.get("ended") or {}, max((line["step"] for line in records), default=0)
-    if ended.get("stop_reason") in ("budget", "target") and last < ended["step"]:
+    if ended.get("stop_reason") in ("budget", "target") and last < ended.get("step", 0):
         missing = "" if path.exists() else "it is missing, so "
         problem = f"{missing}it ends at step {last:,}, and the run was trained to step {ended['step']:,}"
         warn(damage_message(path, problem, METRICS.remedy))

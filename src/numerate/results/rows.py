@@ -334,6 +334,8 @@ class CellLine(msgspec.Struct, gc=False):
         """Whether its numbers agree: no more are correct than counted, and the interval has their ratio in it."""
         if self.correct is None:
             return self.language is not None or self.kind is not None
+        if self.language is not None:
+            return False
         if self.correct > self.count or not self.count or self.low is None or self.high is None:
             return not self.count
         return self.low - 1e-6 <= self.correct / self.count <= self.high + 1e-6
@@ -402,8 +404,10 @@ def _read_cells(path: Path, run_id: str) -> list[CellLine]:
 
 
 def _may_have_names_twice(content: bytes, rows: Sequence[CellLine]) -> bool:
-    """Whether a name that counts may be given twice in a line, of which the quick decoder takes the last. Names inside
-    of other entries count as well, so that the careful reader decides."""
+    """Whether a name that counts may be given twice in a line, of which the quick decoder takes the last, or be null.
+    Names inside of other entries count as well, so that the careful reader decides."""
+    if content.count(b'"language":') != sum(row.language is not None for row in rows):
+        return True
     names = ("cell", "checkpoint", "step", "settings", "region", "position_offset", "correct", "count", "low", "high")
     inside = sum(name in names for row in rows for name in row.cell)
     return any(content.count(f'"{name}":'.encode()) > len(rows) + inside for name in names)
