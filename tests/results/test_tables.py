@@ -418,12 +418,6 @@ def test_a_user_error_is_one_line_and_nothing_is_written(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_recipe_is_called_no_study(results: Shell) -> None:
-    status, _, err = results(address="addition-abacus")
-    assert (status, len(err.splitlines())) == (2, 1)
-    assert "is a recipe, not a study; `numerate run addition_abacus` creates one" in err
-
-
 def test_commands_import_no_library_that_they_do_not_need(study: Studies) -> None:
     study(seeds(0.1, 0.2))
     code = (
