@@ -85,6 +85,10 @@ Change = Callable[[bytes], bytes]
         (lambda text: text.replace(b'"ood_test"', b'"elsewhere"', 1), r"damaged: `region` must be"),
         (lambda text: b"[]\n" + text, r"line 1: damaged: no JSON object"),
         (lambda text: text + text.splitlines()[1].replace(b"50", b"51", 1) + b"\n", r"it conflicts with line 2"),
+        (
+            lambda text: text.replace(b'{"cell"', b'{"language": null, "cell"', 1),
+            r"damaged: `language` must be",
+        ),
         (lambda text: text.replace(b'{"cell"', b'{"run_id": "other", "cell"', 1), r'`run_id` must be "000000000000"'),
     ],
 )

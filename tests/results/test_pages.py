@@ -1,13 +1,17 @@
 """Promises of pages: one file that needs nothing else, the same each time, that says nothing beyond its cells."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from numerate.results.page import MAX_ROWS, page, run_page
+from numerate.results.page import MAX_ROWS, page, run_page, write_study_page
 from numerate.results.rows import find_runs
+from numerate.runs.engines.engine import Failure
+from numerate.runs.status import study_status
+from numerate.runs.study_folder import StudyFolder
 from results_records import done, failed, recipe, sums
 from run_records import Studies, cell_record, write_run
 
@@ -79,6 +83,15 @@ def test_a_page_of_a_study_asks_its_question_and_names_what_failed_and_what_diff
     assert "abacus (hidden_size=64) / abacus (hidden_size=128)" in text
     assert "With so few seeds no difference can be significant." in text
     assert "abacus (hidden_size=64) 3/3 100 [100, 100]" in text
+
+
+def test_the_page_of_a_study_says_why_a_run_was_left(study: Studies) -> None:
+    study([(recipe(), done()), (recipe(seed=1), None)])
+    folder = StudyFolder.from_title("widths", study.runs)
+    finished, left = study_status(folder).states
+    left = replace(left, failure=Failure("stopped", "its Slurm task ended (NODE_FAIL)"))
+    text = text_of(write_study_page(folder.path, "How wide?", [finished, left]).read_text())
+    assert "1 of 2 runs failed and is not in anything below: abacus seed 1 (its Slurm task ended (NODE_FAIL))." in text
 
 
 def test_strata_stand_after_regions_and_tasks_that_differ_are_not_compared(tmp_path: Path) -> None:
