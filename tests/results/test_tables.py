@@ -16,6 +16,7 @@ from pandas import DataFrame, isna, read_csv, read_parquet
 from numerate.cli import main
 from numerate.errors import UserError
 from numerate.evaluation.statistics import stratified_bootstrap_interval, wilson_interval
+from numerate.results.differing import differing_settings
 from numerate.results.rows import cells, infer_type
 from numerate.results.runs import group_rows, results_of
 from numerate.results.selecting import plain_values, select_columns, sort_rows, where
@@ -121,6 +122,20 @@ def test_a_setting_in_which_runs_differ_is_a_column_and_others_are_none(study: S
     assert [infer_type(values) for values in ([1, None], [2**63], [1, True], [None], [1, 0.5])] == [
         int, float, str, str, float,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "columns"),
+    [
+        (([0.9, 0.95], [0.9, 0.99]), {"x": ["[0.9, 0.95]", "[0.9, 0.99]"]}),
+        (({"kind": "Span", "low": 1, "high": 5}, {"kind": "Span", "low": 1, "high": 6}), {"x": ["1:5", "1:6"]}),
+        (([{"kind": "LSTM"}], [ROTARY]), {"x.0": ["LSTM", "Rotary"]}),
+        (([ROTARY], []), {"x": ["[Rotary]", "[]"]}),
+        ((ROTARY, ROTARY | {"base": 500.0}), {"x.base": [10000.0, 500.0]}),
+    ],
+)
+def test_a_difference_of_any_kind_has_one_column(values: tuple[Any, Any], columns: dict[str, list[Any]]) -> None:
+    assert differing_settings([{"kind": "Recipe", "x": value} for value in values]) == columns
 
 
 # Choosing -------------------------------------------------------------------------------------------------------------

@@ -51,16 +51,33 @@ def _roots(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
 def _expand(path: str, values: Sequence[Any], part_ids: Sequence[int]) -> Iterator[tuple[str, list[Any]]]:
     """The columns at and below a path. `part_ids` numbers the parts that contain the values: settings of parts that
     already differ (an LSTM and an Attention) are not compared."""
-    shown = [_shown(value) for value in values]
-    first: dict[int, Any] = {}
-    present = [(one, part) for one, value, part in zip(shown, values, part_ids, strict=True) if value is not _MISSING]
-    if any(first.setdefault(part, one) != one for one, part in present):
-        yield path, shown
-    parts: dict[tuple[int, str], int] = {}
-    below = [parts.setdefault((part, str(one)), len(parts)) for part, one in zip(part_ids, shown, strict=True)]
+    if all(value == values[0] for value in values):
+        return
+    if not _are_alike(values):
+        shown = [_shown(value) for value in values]
+        first: dict[int, Any] = {}
+        present = [
+            (one, part) for one, part, value in zip(shown, part_ids, values, strict=True) if value is not _MISSING
+        ]
+        if any(first.setdefault(part, one) != one for one, part in present):
+            yield path, shown
+        parts: dict[tuple[int, str], int] = {}
+        part_ids = [parts.setdefault((part, str(one)), len(parts)) for part, one in zip(part_ids, shown, strict=True)]
     for name in dict.fromkeys(name for value in values for name in _child_names(value)):
-        children = [value_at(value, name, _MISSING) if _child_names(value) else _MISSING for value in values]
-        yield from _expand(f"{path}.{name}", children, below)
+        yield from _expand(f"{path}.{name}".lstrip("."), [_child(value, name) for value in values], part_ids)
+
+
+def _are_alike(values: Sequence[Any]) -> bool:
+    """Whether all values are parts of one class, or lists of as many parts: they differ in what is inside alone."""
+    kinds = {value.get("kind") if isinstance(value, Mapping) else len(_child_names(value)) for value in values}
+    return all(map(_child_names, values)) and len(kinds) == 1
+
+
+def _child(value: Any, name: str) -> Any:
+    """The setting or the item of a part; `_MISSING` if it has none."""
+    if isinstance(value, Mapping):
+        return value.get(name, _MISSING)
+    return value[int(name)] if isinstance(value, list) and name.isdigit() and int(name) < len(value) else _MISSING
 
 
 def _shown(value: Any) -> Any:
