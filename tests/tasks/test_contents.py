@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from numerate.config.path_names import shortest_unique_names
 from numerate.errors import UserError
 from numerate.tasks import GSM8K, Mathematics, Mixture, MultiRC, QuestionFiles, RJokes, contents
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.contents import file_sha256, shortest_unique_names
+from numerate.tasks.contents import file_sha256
 from numerate.tasks.task import Task
 from numerate.text.data.source import RowSource
 from numerate.text.data.writing import write_rows

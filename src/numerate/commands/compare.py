@@ -7,7 +7,6 @@ from typing import Any
 
 from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, pretrained_runs
 from numerate.errors import UserError
-from numerate.reports.output_files import check_output_file
 from numerate.results import style
 from numerate.results.page import page, text, write_page
 from numerate.results.plots import FIGURES
@@ -18,6 +17,7 @@ from numerate.runs.run import load
 from numerate.runs.status import RunState, read_states
 from numerate.runs.study_folder import STUDY_FILE, StudyFolder
 from numerate.terminal import MAX_PROSE_WIDTH, output_width
+from numerate.training.output_files import check_output_file
 from numerate.training.run_folder import resolve_runs_dir
 
 MAX_NAMED_RUNS = 7

@@ -11,15 +11,15 @@ from types import FrameType
 from typing import Any
 
 from numerate.config import expand_sweep
+from numerate.config.differences import format_settings
 from numerate.errors import UserError
 from numerate.evaluation.completions import Completion
-from numerate.reports.output_files import write_output
-from numerate.reports.settings import format_settings
 from numerate.results import style
 from numerate.results.figures import token_label
 from numerate.runs.run import Run, load
 from numerate.terminal import output_width, wrapped
 from numerate.training import disk
+from numerate.training.output_files import write_output
 
 
 def _with_each_setting(run: Run, settings: Sequence[str]) -> Iterator[tuple[Run, str]]:

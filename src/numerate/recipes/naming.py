@@ -7,10 +7,10 @@ from typing import Any
 
 from numerate import catalogue
 from numerate.config import add_packaged_part, from_tree, load_user_object, load_yaml, override, to_tree
+from numerate.config.differences import flatten_settings
 from numerate.errors import UserError, did_you_mean
 from numerate.recipes.study import Study
 from numerate.records.heads import is_run_header, read_header
-from numerate.reports.settings import flatten_settings
 from numerate.training.recipe import Recipe
 
 

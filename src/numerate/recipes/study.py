@@ -5,9 +5,9 @@ from dataclasses import Field, dataclass, field, replace
 from typing import Any
 
 from numerate.config import expand_sweep, fingerprint, identity, override, to_tree
+from numerate.config.differences import SETTINGS_WITHOUT_EFFECT, flatten_settings
 from numerate.config.saving import TreeCache
 from numerate.errors import UserError
-from numerate.reports.settings import SETTINGS_WITHOUT_EFFECT, flatten_settings
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import folder_name
 

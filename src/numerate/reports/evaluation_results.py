@@ -103,7 +103,7 @@ def _html_table(table: TextTable) -> str:
 
 def cells_by_title(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Cell]]:
     """The cells of each checkpoint, position offset and choice of settings, titled by what differs between them."""
-    from numerate.reports.settings import format_settings
+    from numerate.config.differences import format_settings
 
     records = list(results)
     settings_texts = [format_settings(record.get("settings", {})) for record in records]
@@ -249,7 +249,7 @@ def _table(
     lines: Sequence[Mapping[str, Any]], header: Sequence[str], rows: Sequence[Sequence[str]], *, with_offsets: bool
 ) -> TextTable:
     """A table of lines, each after its label, or its checkpoint, step, settings and position offset."""
-    from numerate.reports.settings import format_settings
+    from numerate.config.differences import format_settings
 
     if _has(lines, "label"):
         return TextTable(["model", *header], [[line["label"], *row] for line, row in zip(lines, rows, strict=True)])

@@ -1,6 +1,5 @@
 """The cells of records as `numerate evaluate` shows them."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -119,14 +118,4 @@ def cell_from_record(line: Mapping[str, Any]) -> Cell:
         names=line.get("names") or {},
         scores=line.get("scores") or {},
         stratum=line.get("stratum"),
-    )
-
-
-def settings_key(settings: Mapping[str, Any]) -> tuple[tuple[str, float, str], ...]:
-    """Settings as a sort key: unchanged ones first, numbers by size (4 before 16)."""
-    if not settings:
-        return ()
-    return tuple(
-        (path, float(value) if isinstance(value, int | float) else 0.0, json.dumps(value, sort_keys=True))
-        for path, value in sorted(settings.items())
     )

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from numerate.config import from_tree
+from numerate.config.differences import format_settings
 from numerate.errors import pluralize
 from numerate.evaluation.generation_settings import Generation
 from numerate.evaluation.numbers_in_texts import ANSWER_PATTERN, answer_number, correct_number
@@ -22,7 +23,6 @@ from numerate.records.heads import RECIPE_FILE
 from numerate.records.kinds import PREDICTIONS
 from numerate.records.reading import read_records
 from numerate.records.schema import CHECKSUM_KEY
-from numerate.reports.settings import format_settings
 from numerate.results.rows import RunEntry, axes
 from numerate.results.summary import MAX_ALL_PAIRS, is_lower_better, reported
 from numerate.results.tables import Table

@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from numerate.reports.settings import SETTINGS_WITHOUT_EFFECT
-from numerate.runs.patch import tree_diff, value_at
+from numerate.config.differences import SETTINGS_WITHOUT_EFFECT
 
 IGNORED_SETTINGS = {
     *SETTINGS_WITHOUT_EFFECT["Recipe"],

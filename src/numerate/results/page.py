@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from numerate.config.differences import flatten_settings
 from numerate.errors import UserError, check_choice
 from numerate.records.heads import RECIPE_FILE, read_header
 from numerate.records.kinds import RUN_FILE_SCHEMAS
 from numerate.records.reading import read_records
-from numerate.reports.output_files import write_output
-from numerate.reports.settings import flatten_settings
 from numerate.results.answers import same_questions
 from numerate.results.figures import (
     FOREST_NOTE,
@@ -75,6 +74,8 @@ from numerate.results.words import (
     percent,
     value_text,
 )
+from numerate.runs.status import RunState
+from numerate.training.output_files import write_output
 
 if TYPE_CHECKING:
     from jinja2 import Template

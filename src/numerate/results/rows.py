@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
+from numerate.config.differences import format_settings
 from numerate.errors import UserError
 from numerate.evaluation.answer_metrics import ANSWER_METRICS, LOWER_IS_BETTER, PROPORTION_METRICS, own_scores
 from numerate.evaluation.labels import METRICS
@@ -27,7 +28,6 @@ from numerate.records.heads import RECIPE_FILE, read_header, read_metrics
 from numerate.records.kinds import EVALUATION, Region
 from numerate.records.reading import read_bytes, read_records
 from numerate.records.schema import Count, Fraction
-from numerate.reports.settings import format_settings
 from numerate.results.differing import differing_settings
 from numerate.results.variants import label_runs
 from numerate.runs.status import RunState, read_states

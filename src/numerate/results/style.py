@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numerate.errors import UserError
-from numerate.reports.output_files import check_output_file, write_output
 from numerate.results.rows import settings_columns
+from numerate.training.output_files import check_output_file, write_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

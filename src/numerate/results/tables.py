@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numerate.errors import UserError, check_choice
 from numerate.evaluation.answer_metrics import ANSWER_METRICS
-from numerate.reports.output_files import check_output_file, write_output
 from numerate.results.rows import LOWER_BETTER, REGIONS
 from numerate.results.runs import group_keys, group_rows, setting_columns, value_columns
 from numerate.results.selecting import (
@@ -25,6 +24,7 @@ from numerate.results.selecting import (
 from numerate.results.summary import MIN_SEEDS, SUCCESS
 from numerate.results.words import joined, number, percent, value_text
 from numerate.runs.study_folder import STUDY_FILE
+from numerate.training.output_files import check_output_file, write_output
 
 if TYPE_CHECKING:
     from pandas import DataFrame

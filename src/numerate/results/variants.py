@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from numerate.reports.settings import label_settings, remove_seeds
+from numerate.config.differences import label_settings, remove_seeds
 
 Header = Mapping[str, Any]
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from numerate.batch import Model
 from numerate.config import expand_sweep
+from numerate.config.differences import settings_key
 from numerate.errors import UserError, check_choice, check_positive
 from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH
 from numerate.evaluation.evaluator import (
@@ -23,7 +24,6 @@ from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, parse_sh
 from numerate.records.kinds import EVALUATION, PREDICTIONS
 from numerate.records.schema import RUN_ID_KEY, Schema
 from numerate.reports.opened_run import OpenedRun
-from numerate.reports.records import settings_key
 from numerate.runs.out_of_memory import explained_out_of_memory, limited_memory
 from numerate.runs.store import EvaluationStore, RecordKey, StoredPredictions, with_checksum
 from numerate.tasks.task import Task

@@ -15,10 +15,10 @@ import msgspec
 import torch
 
 from numerate.config import refuse_while_loading
+from numerate.config.differences import short_path
 from numerate.config.overrides import MAX_RUNS
 from numerate.errors import OperationalError, UserError, check_choice, check_positive, raise_first
 from numerate.records.heads import read_metrics
-from numerate.reports.settings import short_path
 from numerate.reports.table import text_table
 from numerate.runs.end import Ending
 from numerate.runs.engines.engine import Engine, Failure

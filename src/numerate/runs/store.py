@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from numerate.config.differences import settings_key
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.grid import STRATUM, Cell
 from numerate.records.kinds import EVALUATION, PREDICTIONS, prediction_checksum
 from numerate.records.reading import parse_lines, read_bytes, read_records
 from numerate.records.schema import CHECKSUM_KEY
-from numerate.reports.records import settings_key
 from numerate.training import disk
 from numerate.training.lock import Lock
 from numerate.training.run_folder import RunFolder

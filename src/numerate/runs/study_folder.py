@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 import msgspec
 
+from numerate.config.differences import label_settings
 from numerate.errors import UserError, did_you_mean
 from numerate.records.reading import FORMAT, check_format, damage_message, read_bytes
-from numerate.reports.settings import label_settings
 from numerate.runs.end import read_json
 from numerate.training import disk
 from numerate.training.lock import Lock

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from numerate import catalogue
 from numerate.config import setting
+from numerate.config.path_names import shortest_unique_names
 from numerate.errors import UserError, check_choice, did_you_mean
 from numerate.tasks.chunk_orders import ChunkOrder, PublishedChunks, SequentialChunks, ShuffledChunks
-from numerate.tasks.contents import shortest_unique_names
 from numerate.tasks.corpus_files import (
     CORPUS_FILE,
     METADATA_SUFFIX,

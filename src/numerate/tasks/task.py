@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, Spec
+from numerate.config.path_names import shortest_unique_names
 from numerate.errors import UserError, check_choice, did_you_mean
-from numerate.tasks.contents import file_sha256, shortest_unique_names
+from numerate.tasks.contents import file_sha256
 from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.questions import EMPTY as EMPTY
 from numerate.tasks.questions import Example as Example

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
+from numerate.config.path_names import shortest_unique_names
 from numerate.errors import UserError
 from numerate.tasks.arithmetic import OPERATORS, Arithmetic
-from numerate.tasks.contents import shortest_unique_names
 from numerate.tasks.counter_rng import mix_bits
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task

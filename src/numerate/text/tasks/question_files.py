@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from numerate.config import Span, setting
+from numerate.config.path_names import shortest_unique_names
 from numerate.errors import UserError
-from numerate.tasks.contents import shortest_unique_names
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.readers import ANSWER_NAMES, QUESTION_NAMES, JSONLines, RecordReader, TabSeparated, TwoLines
 from numerate.text.tasks.text_files import file_stamp, open_examples

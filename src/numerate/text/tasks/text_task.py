@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span
+from numerate.config.path_names import shortest_unique_names
 from numerate.errors import UserError, check_choice
-from numerate.tasks.contents import shortest_unique_names
 from numerate.tasks.counter_rng import CounterRNG, mix_bits, permute, random_key, shuffled_indices
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task

@@ -1,11 +1,12 @@
 """Settings of recipes as text, and those in which recipes differ."""
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from numerate.tasks.contents import shortest_unique_names
+from numerate.config.path_names import shortest_unique_names
 
 SETTINGS_WITHOUT_EFFECT = {
     "Recipe": {"name", "group", "trackers", "tracking", "device", "title", "paper"},
@@ -89,7 +90,7 @@ def format_settings(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{short_path(path, settings)}={_format_value(value)}" for path, value in settings.items())
 
 
-FORM_KEYS = ("kind", "source")
+_FORM_KEYS = ("kind", "source")
 """Keys of a saved part that are no settings: its class, after the file of a part of a user, and this file's hash."""
 
 
@@ -107,7 +108,7 @@ def _format_value(value: Any) -> str:
 def format_setting(value: Any) -> str:
     """A setting as one would write it in Python: `Learned(position_ids=DigitIndex(max_offset=10))`."""
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{key}={format_setting(item)}" for key, item in value.items() if key not in FORM_KEYS)
+        inner = ", ".join(f"{key}={format_setting(item)}" for key, item in value.items() if key not in _FORM_KEYS)
         return f"{value.get('kind', '').rpartition(':')[2]}({inner})"
     return f"[{', '.join(map(format_setting, value))}]" if isinstance(value, list | tuple) else str(value)
 
@@ -127,7 +128,7 @@ def shortest_texts(values: Sequence[Any]) -> list[str]:
         settings = {}
         for key in values[places[0]]:
             several = [values[i].get(key) for i in places]
-            if key not in FORM_KEYS and any(value != several[0] for value in several):
+            if key not in _FORM_KEYS and any(value != several[0] for value in several):
                 settings[key] = shortest_texts(several)
         for number, i in enumerate(places):
             inner = ", ".join(f"{key}={different[number]}" for key, different in settings.items())
@@ -147,3 +148,13 @@ def flatten_settings(tree: Any, path: str = "") -> dict[str, str]:
     for key, value in items:
         found |= flatten_settings(value, f"{path}.{key}".lstrip("."))
     return found
+
+
+def settings_key(settings: Mapping[str, Any]) -> tuple[tuple[str, float, str], ...]:
+    """Settings as a sort key: unchanged ones first, numbers by size (4 before 16)."""
+    if not settings:
+        return ()
+    return tuple(
+        (path, float(value) if isinstance(value, int | float) else 0.0, json.dumps(value, sort_keys=True))
+        for path, value in sorted(settings.items())
+    )

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from numerate.errors import UserError
-from numerate.reports.output_files import check_output_file, write_output
 from numerate.results import style
+from numerate.training.output_files import check_output_file, write_output
 
 BEGINNINGS = {
     "png": b"\x89PNG\r\n",
