@@ -623,7 +623,7 @@ def test_a_run_is_evaluated_reported_queried_and_compared_by_its_commands(shell:
     place = f"runs_dir={runs}"
     grid = shell("evaluate", "latest", "grid=1:2", "count=4", place)
     assert grid.status == 0, grid.err
-    assert "in_distribution" in grid.out
+    assert "in distribution" in grid.out
     assert (run / "cells.jsonl").read_text().count("\n") == 4
     assert shell("report", run.name[:6], place).out.strip() == str(run / "report.html")
     assert "<svg" in (run / "report.html").read_text()

@@ -198,8 +198,8 @@ def test_the_verifier_on_the_page_is_in_records_tables_and_the_report(
     lines = run.folder.records("predictions.jsonl")
     assert sum(line["scores"]["verified"] for line in lines) == sum(one["scores"]["verified"] for one in results)
     assert all(line["scores"]["verified"] == 1.0 for line in lines if line["correct"])
-    (region,) = results.regions()
-    verified, low, high = (region["answers"][name] for name in ("verified", "verified.low", "verified.high"))
+    (region,) = numerate.summary(results.frame, by=["region"], metric="score.verified").to_dict("records")
+    verified, low, high = (region[name] for name in ("value", "low", "high"))
     assert 0.0 <= low <= verified <= high <= 1.0
     assert "verified: answers that verify accepts" in str(results)
     capsys.readouterr()

@@ -41,7 +41,7 @@ def main() -> None:
     files = Recipe(task=numerate.wrap_data([("1+1=", "2")], "sums"))
     run = numerate.train(override(own, ["training.steps=10"]), quiet=True)
     results = run.evaluate("1:3", count=10)
-    means: list[float] = [float(region["mean"]) for region in results.regions()]
+    means = numerate.summary(results.frame, by=["region"])["value"]
     answer: str = run.ask("1+2=").prediction
     page: Path = run.report()
     study = numerate.Study("mine", "Which?", [recipe, own, files]).sweep(["seeds=2"])

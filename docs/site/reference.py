@@ -44,7 +44,7 @@ def pages() -> dict[str, str]:
     """The Markdown of the reference, by path; mkdocstrings fills in signatures and docstrings."""
     public = [name for name in numerate.__all__ if not name.startswith("__")]
     runs = {f"numerate.{name}": full_name(name) for name in public if name not in FOR_OTHER_LIBRARIES}
-    runs["Results, from Run.evaluate"] = "numerate.reports.evaluation_results.Results"
+    runs["Results, from Run.evaluate"] = "numerate.runs.results.Results"
     others = {f"numerate.{name}": full_name(name) for name in FOR_OTHER_LIBRARIES}
     interfaces = {name.rpartition(".")[2]: name for name in INTERFACES}
     return {

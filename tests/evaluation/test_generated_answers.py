@@ -175,12 +175,6 @@ def test_errors_by_digits_are_those_of_the_answers_with_so_many(monkeypatch: pyt
         "3": (2, 1, 1),
     }
     assert by_digits["2"]["metrics"]["mape"] == pytest.approx(1 / 95 / 2, rel=1e-6)
-    shared = {"checkpoint": "final", "step": 0, "region": "in_distribution"}
-    (line,) = GeneratedAnswers().merge([record | shared, record | shared])
-    assert line["by_digits"][3]["count"] == 4
-    assert "compared_as_text" not in line
-    assert line["answers"]["mae"] == pytest.approx(1 / 3)
-    assert line["answers"]["ended"] == 1.0
     parts = [NumberScores.from_record({"numbers": one}) for one in by_digits.values()]
     whole = NumberScores.from_record(record)
     assert whole is not None

@@ -152,7 +152,7 @@ def test_the_interval_is_about_rows_as_the_labels_of_a_row_fall_together() -> No
 
 def test_over_position_offsets_shares_are_means_and_rows_are_not_counted_twice() -> None:
     one, other = rows([4, 4], 2, [[1, 1, 1, 1]] * 2), rows([4, 4], 2, [[1, 1, 0, 0]] * 2)
-    mean = LabelCounts.merge_position_offsets([one, other])
+    mean = replace(LabelCounts.merge([one, other]), num_offsets=2)
     assert [mean.score(metric) for metric in METRICS] == [0.5, 0.5, 0.75, 0.5, 0.75]
     found, alone = mean.score_with_interval("ood_accuracy"), one.score_with_interval("ood_accuracy")
     assert found is not None

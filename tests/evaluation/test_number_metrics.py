@@ -162,14 +162,6 @@ def test_large_targets_are_not_clipped() -> None:
     assert NumberScores.from_texts(["10000000000.5"], ["3"]).clipped == 1
 
 
-def test_what_was_clipped_is_shown_where_anything_was() -> None:
-    each = [NumberScores.from_texts([prediction], ["7"]) for prediction in ("7", "9" * 30)]
-    fine, far = (answer_metrics.pooled_metrics([scores], []) for scores in each)
-    assert "clipped" not in answer_metrics.available_metrics(answer_metrics.ANSWER_METRICS, [fine])
-    assert "clipped" in answer_metrics.available_metrics(answer_metrics.ANSWER_METRICS, [fine, far])
-    assert "missing" in answer_metrics.available_metrics(answer_metrics.ANSWER_METRICS, [fine])
-
-
 def test_a_tolerance_is_decided_exactly() -> None:
     hundredth = TOLERANCES["within_1e-2"]
     assert is_close(Decimal("101"), Decimal(100), *hundredth)

@@ -1,7 +1,7 @@
 """A kind of evaluation with records of its own is trained, evaluated, tabulated and reported like the others."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from numerate.evaluation.evaluation_data import EvaluationData, cell_questions, 
 from numerate.evaluation.kinds.answers import AnswerKind
 from numerate.evaluation.kinds.kind import EvaluationKind
 from numerate.evaluation.samples import sample_answers
-from numerate.runs.item import region_summaries
+from numerate.results.summary import summary
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.mixture import Mixture
 from numerate.tokenizers.layout import Continuation
@@ -43,14 +43,6 @@ class AnswerLength(EvaluationKind):
 
     def predict(self, model: Any, evaluation_data: EvaluationData, request: Any) -> list[dict[str, Any]]:
         return [{"question": "1+1=", "prediction": "2", "correct_answer": None} for _ in range(request.num_questions)]
-
-    def merge(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        shared = ("checkpoint", "step", "region", "position_offset")
-        return [
-            {name: record[name] for name in shared}
-            | {"settings": {}, "mean_length": record["characters"] / record["count"]}
-            for record in records
-        ]
 
 
 @dataclass(frozen=True)
@@ -98,9 +90,10 @@ def test_its_records_are_kept_read_again_and_left_out_of_reports(tmp_path: Path)
     results = run.evaluate("1:2x1:1", count=4)
     again = numerate.load(run.path).evaluate("1:2x1:1", count=4)
     assert str(again) == str(results)
-    assert "mean_length" in str(results)
+    assert results.frame["score.characters"].tolist() == [record["characters"] for record in results]
+    assert re.search(r"in distribution +1 +[\d.]+$", str(results), re.MULTILINE)
     assert {record["kind"] for record in results} == {"AnswerLength"}
-    with pytest.warns(UserWarning, match="records of AnswerLength are left out"):
+    with pytest.warns(UserWarning, match="kind of evaluation that counts no answers are left out"):
         run.report()
 
 
@@ -143,8 +136,9 @@ def test_the_verifier_of_the_docs_is_evaluated_twice(tmp_path: Path) -> None:
 
 
 def test_its_numbers_are_results_of_a_study(tmp_path: Path) -> None:
-    summary = region_summaries(trained(MeasuredSums(), tmp_path).evaluate("1:2x1:1", count=4))
-    assert summary["in_distribution"]["answers"].keys() == {"mean_length"}
+    frame = trained(MeasuredSums(), tmp_path).evaluate("1:2x1:1", count=4).frame
+    (score,) = summary(frame[frame["region"] == "in_distribution"], metric="score.characters")["value"]
+    assert score == frame["score.characters"].iloc[0]
 
 
 def test_a_score_that_is_not_from_0_to_1_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -129,7 +129,10 @@ def test_cells_of_texts_pool_as_if_they_were_one(monkeypatch: pytest.MonkeyPatch
     for first, text in enumerate(predictions):
         decoding_to(monkeypatch, exam, [text])
         parts.append(evaluate_cell(model, exam, {"first": first}, count=1))
-    one, several = answer_metrics.metrics_from_records([whole]), answer_metrics.metrics_from_records(parts)
+    one, several = (
+        answer_metrics.pooled_metrics(map(NumberScores.from_record, records), map(TextScores.from_record, records))
+        for records in ([whole], parts)
+    )
     for name in set(answer_metrics.ANSWER_METRICS) - {"spearman", "median_error", "log_median_error"}:
         assert several[name] == pytest.approx(one[name], abs=1e-5), name
     assert several["number_accuracy (mean of modules)"] == 1 / 2, "of the two cells that ask for a number"

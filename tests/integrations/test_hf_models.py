@@ -301,7 +301,7 @@ def test_what_was_fine_tuned_by_trainer_comes_back_bit_for_bit_and_starts_anothe
     assert (renamed.path, renamed.recipe.name) == (back.path, "once more")
     back = import_folder("finetuned", name="back")
     assert back.path != run.path
-    assert back.evaluate("1x1:2", count=4).regions()
+    assert back.evaluate("1x1:2", count=4)
     again = numerate.train(
         replace(
             recipe_of(init_from="back", task=Arithmetic(digits=2)),

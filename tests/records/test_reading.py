@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from numerate.errors import UserError
-from numerate.evaluation.likelihoods import merge_language_records
 from numerate.records.heads import read_metrics
 from numerate.records.kinds import EVALUATION, METRICS, RUN_FILE_SCHEMAS
 from numerate.records.reading import parse_lines, read_records
-from numerate.reports.records import cell_from_record
+from numerate.results.rows import RunEntry, cells_of
 from numerate.runs.store import with_checksum
 from numerate.training import disk
 
@@ -129,7 +128,7 @@ def test_an_edited_field_is_refused_with_its_line_and_remedy_or_within_all_bound
 ) -> None:
     schema, path = RUN_FILE_SCHEMAS[f"{name}.jsonl"], tmp_path / f"{name}.jsonl"
     assert read_records(written(path, record), schema) == [record]
-    num_refused = 0
+    num_refused, entry = 0, RunEntry(tmp_path, "run", "label", "variant", 0, {})
     for names, edited in edits(record):
         (line,) = parse_lines(json.dumps(edited).encode() + b"\n", path, schema)
         if line.record is None:
@@ -141,7 +140,7 @@ def test_an_edited_field_is_refused_with_its_line_and_remedy_or_within_all_bound
             assert name == "samples" or is_possible(line.record), edited
             assert name != "predictions" or names[0] in ("checkpoint", "checksum") or edited == record
             if name == "cells":
-                merge_language_records([line.record]) if "language" in edited else cell_from_record(line.record)
+                assert len(cells_of([entry], [[line.record]])) == (line.record["count"] > 0)
     assert num_refused > 20
 
 

@@ -16,7 +16,8 @@ from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Scalar, Sinusoidal
 from numerate.positions.position_ids import Shifted, Zooming
-from numerate.runs.item import region_summaries
+from numerate.results.summary import summary
+from numerate.results.words import percent
 from numerate.runs.run import Run
 from numerate.runs.train import TrainedRun, train
 from numerate.tasks.arithmetic import Arithmetic
@@ -101,36 +102,23 @@ def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_position_offset_and
     assert "biased by this selection" not in capsys.readouterr().out
 
 
-def test_measures_of_a_region_are_of_all_its_labels_and_means_over_position_offsets_are_reported(run: Run) -> None:
+def test_measures_of_a_region_are_of_all_its_labels_as_means_over_position_offsets(run: Run) -> None:
     results = run.evaluate()
     beyond = [record for record in results if record["region"] == "ood_test"]
-    assert {record["position_offset"] for record in beyond} == {0, 1}
-    (line,) = [line for line in results.regions_over_offsets() if line["region"] == "ood_test"]
-    assert line["position_offset"] == "mean of 2"
-    shares = []
-    for position_offset in (0, 1):
-        each = [LabelCounts.from_record(record) for record in beyond if record["position_offset"] == position_offset]
-        together = LabelCounts.merge(labels for labels in each if labels is not None)
-        (own,) = [
-            one for one in results.regions() if (one["region"], one["position_offset"]) == ("ood_test", position_offset)
-        ]
-        for metric in METRICS:
-            assert own["labels"][metric]["value"] == together.score(metric)
-            assert own["labels"][metric]["baseline"] == together.baseline(metric)
-        shares.append(together.score("accuracy"))
-    assert line["labels"]["accuracy"]["value"] == pytest.approx(sum(map(float, filter(None, shares))) / 2)
-    last, rows = line["labels"]["last_label"], sum(record["count"] for record in beyond) // 2
+    each = [LabelCounts.from_record(record) for record in beyond]
+    together = replace(LabelCounts.merge(one for one in each if one is not None), num_offsets=2)
+    for metric in METRICS:
+        line = summary(results.frame, metric=metric).set_index("region").loc["ood_test"]
+        assert (line["value"], line["baseline"]) == (together.score(metric), pytest.approx(together.baseline(metric)))
+    last = summary(results.frame, metric="last_label").set_index("region").loc["ood_test"]
+    rows = sum(record["count"] for record in beyond) // 2
     assert (last["low"], last["high"]) == pytest.approx(wilson_interval(last["value"] * rows, rows)), (
         "about rows, each measured twice"
     )
-    assert region_summaries(results)["ood_test"]["labels"] == line["labels"], "what a study records"
-    assert list(region_summaries(results)) == ["in_distribution", "ood_validation", "ood_test"], (
-        "also of what training has seen"
-    )
-    text = str(results)
-    assert "mean of 2" in text
-    assert f"({line['labels']['ood_accuracy']['baseline']:.1%})" in text
-    assert "In brackets the baseline" in text
+    shown = " ".join(str(results).split())
+    assert "Means over 2 position offsets." in shown
+    assert "ood accuracy: memorizing, %" in shown
+    assert percent(together.baseline("ood_accuracy") or 0) in shown
 
 
 def test_a_model_that_looks_ahead_is_refused_where_answers_continue_their_questions(tmp_path: Path) -> None:
@@ -139,4 +127,4 @@ def test_a_model_that_looks_ahead_is_refused_where_answers_continue_their_questi
         train(Recipe(task=Arithmetic(digits=1), model=zooming, training=SMALL.training), runs_dir=tmp_path, quiet=True)
     seen = train(replace(SMALL, model=zooming, title="zooming"), runs_dir=tmp_path, quiet=True).run.evaluate()
     assert "not causal: " in str(seen)
-    assert all("Zooming" in region["non_causal_reason"] for region in region_summaries(seen).values())
+    assert seen.frame["non_causal_reason"].str.contains("Zooming").all()

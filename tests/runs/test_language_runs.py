@@ -2,6 +2,7 @@
 shows."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from numerate.errors import UserError
 from numerate.evaluation.kinds import text_likelihood as language
 from numerate.results.page import page, text
 from numerate.results.rows import cells, find_runs
+from numerate.results.summary import summary
 from numerate.runs.run import Run, load
 from numerate.runs.train import train
 from numerate.training.run_folder import RunFolder
@@ -51,9 +53,9 @@ def chunks_of(run: Run) -> int:
 def test_the_whole_text_is_read_in_portions_that_any_way_of_spreading_leaves_the_same(run: Run, trained: Path) -> None:
     results = run.evaluate()
     chunks = chunks_of(run)
-    (line,) = results.regions()
     assert len(results) == -(-chunks // 8)
-    assert (line["language"]["chunks"], line["region"], line["context_length"]) == (chunks, "in_distribution", 16)
+    assert results.frame["questions"].sum() == chunks
+    assert {*results.frame["region"]} == {"in_distribution"}
     left = run.folder.file("cells.jsonl").read_bytes()
     for number in (1, 2, 3):
         run.folder.file("cells.jsonl").unlink(missing_ok=True) if number == 1 else None
@@ -63,15 +65,12 @@ def test_the_whole_text_is_read_in_portions_that_any_way_of_spreading_leaves_the
 
 
 def test_fewer_chunks_and_other_contexts_are_records_of_their_own_and_none_counts_twice(run: Run) -> None:
-    (few,) = run.evaluate(count=10).regions()
-    assert few["language"]["chunks"] == 10
-    lines = run.evaluate("8+16+32").regions()
-    assert [(line["context_length"], line["region"]) for line in lines] == [
-        (8, "below"),
-        (16, "in_distribution"),
-        (32, "ood_test"),
-    ]
-    assert len({line["language"]["bytes"] for line in lines}) <= 3
+    assert run.evaluate(count=10).frame["questions"].sum() == 10
+    results = run.evaluate("8+16+32")
+    regions = results.frame.groupby("context_length")["region"].unique().map(list).to_dict()
+    assert regions == {8: ["below"], 16: ["in_distribution"], 32: ["ood_test"]}
+    shown = re.findall(r"^final +\d+ +(\D+( \d+)?) +[\d,]+  ", str(results), re.MULTILINE)
+    assert [name.strip() for name, _ in shown] == ["in distribution", "context 8", "context 32"]
     by_context = cells(run.path).groupby("context_length")["questions"].sum()
     assert by_context[16] == chunks_of(run)
     with pytest.raises(UserError, match="method: must be 'one pass' for TextLikelihood"):
@@ -79,11 +78,11 @@ def test_fewer_chunks_and_other_contexts_are_records_of_their_own_and_none_count
 
 
 def test_predictions_are_the_loss_of_every_chunk(run: Run) -> None:
-    (line,) = run.evaluate(predictions=True).regions()
+    (loss,) = summary(run.evaluate(predictions=True).frame, metric="loss")["value"]
     lines = run.folder.records("predictions.jsonl")
     assert [one["chunk"] for one in lines] == list(range(chunks_of(run)))
     nll = sum(one["loss"] * one["tokens"] for one in lines)
-    assert nll / sum(one["tokens"] for one in lines) == pytest.approx(line["language"]["loss"], abs=1e-4)
+    assert nll / sum(one["tokens"] for one in lines) == pytest.approx(loss, abs=1e-4)
 
 
 def test_the_terminal_shows_loss_perplexity_and_bits_and_nothing_of_exact_match(

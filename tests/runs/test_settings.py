@@ -51,7 +51,7 @@ def test_a_sweep_leaves_records_that_say_how_the_model_was_run(run: Run) -> None
     assert len(kept) == 12
     assert settings_of(kept) == [{}, {BASE: 3.0}, {BASE: 20.0}], "as trained first, then by size"
     assert all(("settings" in record) == bool(record.get("settings")) for record in kept)
-    assert [line["settings"] for line in results.regions()] == [{BASE: 20.0}, {BASE: 3.0}, {}]
+    assert list(results.frame["settings"].fillna("").unique()) == ["base=20", "base=3", ""]
     assert "base=20" in str(results)
     assert "as trained" in str(results)
 

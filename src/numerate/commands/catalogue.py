@@ -7,7 +7,7 @@ from warnings import warn
 from numerate import catalogue
 from numerate.config import add_packaged_parts, format_value
 from numerate.errors import UserError, did_you_mean
-from numerate.terminal import definition_list, output_width
+from numerate.terminal import definition_list, output_width, text_table
 
 KINDS = {
     "Recipe": ("recipes", ""),
@@ -105,7 +105,6 @@ def _all_lines(kind: str) -> dict[str, str]:
 def list_runs(*, runs_dir: str | None = None) -> None:
     """One line per run: its path, labels, last step, and how it ended."""
     from numerate.records.reading import OtherVersionError
-    from numerate.reports.table import text_table
     from numerate.training import checkpoint
     from numerate.training.finding import all_runs
     from numerate.training.run_folder import resolve_runs_dir

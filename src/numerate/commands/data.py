@@ -10,10 +10,9 @@ from typing import Any
 from numerate.commands.naming import NamedData, load_data
 from numerate.config import override
 from numerate.errors import UserError
-from numerate.reports.table import text_table
 from numerate.tasks.folders import data_folder
 from numerate.tasks.task import SPLITS, Task
-from numerate.terminal import output_width, print_wrapped
+from numerate.terminal import output_width, print_wrapped, text_table
 from numerate.text.data.source import RowSource
 from numerate.text.data.writing import write_rows
 from numerate.text.tasks.example_file import ExampleFile

@@ -11,7 +11,7 @@ from numerate.config import expand_sweep
 from numerate.errors import UserError
 from numerate.recipes.hugging_face import finetuning_recipe, untrained_recipe
 from numerate.recipes.naming import load_recipe
-from numerate.reports.evaluation_results import text_notes
+from numerate.results.evaluated import compared_as_text
 from numerate.runs.pretrained_run import pretrained_run
 from numerate.runs.train import train
 from numerate.runs.trial import dry_run as estimate_training
@@ -45,7 +45,7 @@ def finetune(
     for recipe in recipes:
         estimate_training(recipe, num_timed_steps=0)  # before an evaluation that may take hours
     before = pretrained_run(untrained, runs_dir=runs_dir)
-    notes = text_notes(evaluate_with_progress(before, predictions=True).regions())
+    notes = compared_as_text(evaluate_with_progress(before, predictions=True).frame)
     paths = [str(before.path)]
     for recipe in recipes:
         trained = train(replace(recipe, evaluation=before.recipe.evaluation), runs_dir=runs_dir)
@@ -54,5 +54,5 @@ def finetune(
         evaluate_with_progress(trained.run, predictions=True)
         paths.append(str(trained.run.path))
     compare(*paths, out=out, runs_dir=runs_dir)
-    print("\n".join([*(note.text for note in notes), *paths]))
+    print("\n".join([*notes, *paths]))
     return 0

@@ -7,8 +7,8 @@ from typing import Any
 from numerate.config import expand_sweep, override
 from numerate.errors import UserError
 from numerate.recipes.naming import load_recipe
-from numerate.reports.evaluation_results import Results
 from numerate.runs.pretrained_run import pretrained_run
+from numerate.runs.results import Results
 from numerate.runs.run import Run
 from numerate.training.progress import ProgressBars
 

@@ -2,34 +2,25 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, pretrained_runs
 from numerate.config import expand_sweep, override
-from numerate.evaluation.labels import Metric
 from numerate.evaluation.statistics import wilson_interval
 from numerate.integrations import hf_export
 from numerate.integrations.tracked_results import track_results
 from numerate.recipes.naming import load_recipe, with_settings
 from numerate.recipes.preset import debug
-from numerate.reports.evaluation_results import Results, cells_by_title
-from numerate.reports.figure import HeatMap, heat_maps
-from numerate.reports.grid import (
-    aggregate_seeds,
-    are_named_parts,
-    cell_label,
-    format_interval,
-    format_percent,
-    metric_label,
-)
-from numerate.reports.records import Cell
-from numerate.reports.table import text_table
-from numerate.reports.terminal_writer import TerminalStyle, heat_map_text, legend_text
+from numerate.results.evaluated import evaluations
+from numerate.results.summary import has_parts, of_map
+from numerate.results.terminal_map import console_of, legend_text, maps_text
+from numerate.results.words import value_text
 from numerate.runs import importing
 from numerate.runs.engines.engine import Engine
 from numerate.runs.initial_weights import initial_run
+from numerate.runs.results import Results
 from numerate.runs.run import Run, load
 from numerate.runs.shards import check_no_shard
 from numerate.runs.train import train as train_recipe
@@ -141,78 +132,41 @@ def import_run(folder: str, *, settings: Sequence[str], recipe: str | None = Non
 
 
 def show_evaluation(results: Results) -> None:
-    """Prints heat maps, region means with intervals, and how the "best" checkpoint was selected.
+    """Prints heat maps, the tables of the results, and how the "best" checkpoint was selected.
 
     For labels, maps show the accuracy on unseen counts, or on all if none is unseen.
     """
-    if not results.counts_answers:
-        print(f"\n{results.text(output_width())}")
-    else:
-        _show_maps(results)
-        print(f"\n{results.text(output_width())}\n{_first_tokens(results)}", end="")
-    if not_held_out := list(dict.fromkeys(_cell_text(record) for record in results if record["overlaps_training"])):
-        more = f", ... ({len(not_held_out)} cells)" * (len(not_held_out) > 12)
-        names = ", ".join(not_held_out[:12])
-        print_wrapped(f"\ntoo few questions to hold any out, so they may occur in training: {names}{more}")
-    if results.best is not None and any(record["checkpoint"] == "best" for record in results):
-        print_wrapped(_selection_text(results, results.best))
-    if other_methods := {record["method"] for record in results} - {"one pass"}:
-        print(f"method: {', '.join(sorted(other_methods))}")
+    _show_maps(results)
+    print(f"\n{results.text(output_width())}")
+    frame = results.frame
+    if "items" in frame and frame.get("first_token_correct", frame["items"] * 0).notna().all():  # of sorting
+        correct, count = int(frame["first_token_correct"].sum()), int(frame["questions"].sum())
+        share = value_text("exact_match", correct / count, *map(float, wilson_interval(correct, count)))
+        print(f"\nfirst label correct, %: {share}, of {count:,} questions over all cells")
+    if results.best is not None and (frame["checkpoint"] == "best").any():
+        print_wrapped(_selection_text(results))
+    if other_methods := sorted({*frame["method"]} - {"one pass"}):
+        print(f"method: {', '.join(other_methods)}")
 
 
 def _show_maps(results: Results) -> None:
-    style = TerminalStyle.from_stream(sys.stdout)
-    has_unseen_labels = all(record.get("labels", {}).get("max_training_labels") is not None for record in results)
-    metric: Metric = "ood_accuracy" if has_unseen_labels else "exact_match"
-    plotted: list[HeatMap] = []
-    for title, all_cells in cells_by_title(results).items():
-        if not (cells := [cell for cell in all_cells if cell.stratum is None]):
-            continue
-        if are_named_parts(cells):
-            print(f"\n{title}\n{_parts_table(cells)}")
-            continue
-        title += f", {metric_label(metric, cells)}" * has_unseen_labels
-        for one in heat_maps(aggregate_seeds([[cell.with_metric(metric) for cell in cells]]), title):
-            plotted.append(one)
-            print(f"\n{heat_map_text(one, style)}")
-    if plotted:
-        print(f"\n{legend_text(style, plotted)}")
+    inside = of_map(results.frame)
+    if "correct" not in inside or not len(inside) or has_parts(inside):
+        return
+    console = console_of(sys.stdout)
+    for title, cells in evaluations(inside).items():
+        print(f"\n{maps_text(cells, title, console)}", end="")
+    print(legend_text(console))
 
 
-def _selection_text(results: Results, best: Mapping[str, Any]) -> str:
+def _selection_text(results: Results) -> str:
     """By which score the best checkpoint was selected."""
-    split, of, note = best["split"], "correct", ""
-    if not results.counts_answers:
+    assert results.best is not None
+    best, frame = results.best, results.frame
+    split, of, note = best["split"], "of labels correct" if "accuracy" in frame else "correct", ""
+    if "correct" not in frame:
         split, of = "part of the validation text during training", "of tokens"
-    elif all("labels" in record for record in results):
-        of = "of labels correct"
     score = f"loss {best['score']:.4g}" if best.get("metric") == "loss" else f"{best['score']:.1%} {of}"
-    if any((record["checkpoint"], record["region"]) == ("best", split) for record in results):
+    if ((frame["checkpoint"] == "best") & (frame["region"] == split)).any():
         note = ": its OOD validation score is biased by this selection" * (split == "ood_validation")
     return f"best: step {best['step']:,}, selected on {split} ({score}){note}"
-
-
-def _parts_table(cells: Sequence[Cell]) -> str:
-    """Named categories as a table, since a heat map is not meaningful for them."""
-    rows = [
-        [cell_label(c.coordinates, names=c.names), c.region, format_percent(c.accuracy), format_interval(c.low, c.high)]
-        for c in cells
-    ]
-    return text_table([next(iter(cells[0].coordinates)), "region", "correct, %", "95 % interval"], rows)
-
-
-def _first_tokens(results: Results) -> str:
-    """For sorting: the accuracy of the first generated token."""
-    records = [record for record in results if "items" in record["cell"] and "first_token_correct" in record]
-    if not records:
-        return ""
-    correct, count = (sum(record[name] for record in records) for name in ("first_token_correct", "count"))
-    low, high = wilson_interval(correct, count)
-    share = f"{correct / count:.1%} [{low:.1%}, {high:.1%}]"
-    return f"\nfirst label correct: {share} of {count:,} questions, over all cells\n"
-
-
-def _cell_text(record: Mapping[str, Any]) -> str:
-    names = record.get("names", {})
-    text = "+".join(names.get(axis, str(value)) for axis, value in record["cell"].items())
-    return f"{text} ({record['stratum']})" if "stratum" in record else text

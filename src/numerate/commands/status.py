@@ -6,7 +6,6 @@ import time
 
 from numerate import terminal
 from numerate.errors import pluralize
-from numerate.reports.table import text_table
 from numerate.runs.status import RunningRun, StudyStatus, study_status
 from numerate.runs.study_folder import StudyFolder
 from numerate.training.progress import format_duration
@@ -62,7 +61,7 @@ def status_text(status: StudyStatus) -> str:
     parts = [f"{status.folder.title}: {status.question}".rstrip(": ")]
     parts.append("\n".join(f"  {name:<9} {text}" for name, text in rows))
     if status.running:
-        parts.append(text_table(["running", "step", "loss", "for", "worker"], list(map(_row, status.running))))
+        parts.append(terminal.text_table(["running", "step", "loss", "for", "worker"], list(map(_row, status.running))))
     if failed := [state for state in status.states if state.status == "failed"]:
         lines = [f"failed: {one.run.display_name}: {' '.join(str(one.error).split())}" for one in failed]
         more = [f"... and {len(failed) - MAX_SHOWN_FAILURES} more"] if len(failed) > MAX_SHOWN_FAILURES else []

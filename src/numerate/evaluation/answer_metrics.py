@@ -22,23 +22,9 @@ METRIC_NAMES = (*ANSWER_METRICS, *(f"{name}{CELL_MEAN_SUFFIX}" for name in ANSWE
 """The names of all metrics: pooled over all questions, and as the mean over modules (cells)."""
 
 
-def available_metrics(names: Iterable[str], metrics_by_cell: Sequence[Mapping[str, float | None]]) -> list[str]:
-    """The names of the metrics that have a value; `clipped` only if it is not 0."""
-    return [name for name in names if any(_is_shown(name, metrics.get(name)) for metrics in metrics_by_cell)]
-
-
-def _is_shown(name: str, value: float | None) -> bool:
-    return value is not None and (value != 0 or base_metric(name) != "clipped")
-
-
 def base_metric(name: str) -> str:
     """The metric of a name, without `CELL_MEAN_SUFFIX`."""
     return name.removesuffix(CELL_MEAN_SUFFIX)
-
-
-def is_answer_metric(name: str | None) -> bool:
-    """Whether this is the name of a metric of number or text answers."""
-    return name in METRIC_NAMES
 
 
 def pooled_metrics(
@@ -62,11 +48,6 @@ def _cell_means(cells: Sequence[NumberScores] | Sequence[TextScores]) -> dict[st
     by_cell = [scores.metrics() for scores in cells]
     found = {name: [value for metrics in by_cell if (value := metrics[name]) is not None] for name in by_cell[0]}
     return {f"{name}{CELL_MEAN_SUFFIX}": fmean(values) if values else None for name, values in found.items()}
-
-
-def metrics_from_records(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """`pooled_metrics` of the records of cells."""
-    return pooled_metrics(map(NumberScores.from_record, records), map(TextScores.from_record, records))
 
 
 def own_scores(line: Mapping[str, Any]) -> dict[str, float]:

@@ -11,7 +11,7 @@ All fractions are of labels, or of rows, over all given cells, with equal weight
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Literal
 
@@ -125,11 +125,6 @@ class LabelCounts:
             num_offsets=each[0].num_offsets,
         )
 
-    @classmethod
-    def merge_position_offsets(cls, parts: Sequence["LabelCounts"]) -> "LabelCounts":
-        """The same rows at several position offsets: every score is then the mean over the offsets."""
-        return replace(cls.merge(parts), num_offsets=sum(labels.num_offsets for labels in parts))
-
     # Shares -------------------------------------------------------------------------------------------------------
 
     def correct_and_count(self, metric: Metric) -> tuple[float, int]:
@@ -161,16 +156,6 @@ class LabelCounts:
         rows = self.num_rows(metric)
         low, high = wilson_interval(min(correct / count, 1.0) * rows, rows)
         return Proportion(correct / count, float(low), float(high), count // self.num_offsets)
-
-    def effective_metric(self, metric: Metric, region: str) -> Metric:
-        """The metric used for a region if `metric` is requested: `accuracy` instead of `ood_accuracy` within training,
-        and if rows have no labels beyond the positions of training.
-
-        Training rows may also have a few labels after the trained positions, such as the sum after an addend, which say
-        little about the training range.
-        """
-        is_in_distribution = metric == "ood_accuracy" and region == "in_distribution"
-        return "accuracy" if is_in_distribution or self.score(metric) is None else metric
 
     def num_rows(self, metric: Metric) -> int:
         """Number of distinct rows that `metric` is computed from; at least 1."""

@@ -1,7 +1,7 @@
 """Sums over text that can be merged: loss, perplexity, bits per byte."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from math import exp, inf, log, sqrt
 from typing import Any
 
@@ -148,61 +148,3 @@ def merge_portions(portions: Iterable[tuple[int, Likelihoods]]) -> Likelihoods:
             counted.append(likelihoods)
             end = first + likelihoods.chunks
     return Likelihoods.merge(counted)
-
-
-@dataclass(frozen=True)
-class LanguageScores:
-    """The likelihoods of text under a checkpoint at one context: `likelihoods` over all evaluated portions.
-
-    `settings` are those changed for the evaluation, {} as trained. `tokenizer` is a fingerprint: losses and
-    perplexities are comparable only if it is the same.
-    """
-
-    context_length: int
-    region: str
-    likelihoods: Likelihoods
-    checkpoint: str
-    step: int
-    position_offset: int
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    tokenizer: str | None = None
-
-    def to_record(self) -> dict[str, Any]:
-        """As a result record: `language` has loss with interval, perplexity, bits per byte and counts."""
-        return {
-            "checkpoint": self.checkpoint,
-            "step": self.step,
-            "settings": dict(self.settings),
-            "position_offset": self.position_offset,
-            "region": self.region,
-            "context_length": self.context_length,
-            "cells": 1,
-            "overlaps_training": False,
-            "language": self.likelihoods.record(),
-        }
-
-
-def merge_language_records(records: Iterable[Mapping[str, Any]]) -> list[LanguageScores]:
-    """Merges the records of portions, in order of appearance. Raises `KeyError`, `TypeError` or `ValueError` for a
-    damaged record."""
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for record in records:
-        settings = tuple((path, str(value)) for path, value in sorted((record.get("settings") or {}).items()))
-        place = (str(record.get("checkpoint", "final")), int(record.get("step") or 0), settings)
-        key = (*place, int(record.get("position_offset") or 0), int(record["cell"]["context_length"]))
-        groups.setdefault(key, []).append(record)
-    return [
-        LanguageScores(
-            context_length,
-            str(portions[0].get("region", "in_distribution")),
-            merge_portions(
-                (int(one["cell"].get(CHUNK_AXIS, 0)), Likelihoods.from_sums(one["language"])) for one in portions
-            ),
-            checkpoint,
-            step,
-            position_offset,
-            dict(portions[0].get("settings") or {}),
-            portions[0].get("tokenizer"),
-        )
-        for (checkpoint, step, _, position_offset, context_length), portions in groups.items()
-    ]

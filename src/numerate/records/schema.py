@@ -15,7 +15,7 @@ from msgspec import Meta
 CHECKSUM_KEY, RUN_ID_KEY = "checksum", "run_id"
 """The names of a record's checksum, and of the id of its run."""
 
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """A finite number."""
 NonNegative = Annotated[float, Meta(ge=0, le=sys.float_info.max)]

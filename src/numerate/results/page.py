@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 from markupsafe import Markup
 
@@ -490,6 +491,11 @@ def _subjects(entries: Sequence[RunEntry], metric: str | None, baseline: str | N
     done = [one for one in entries if one.state is None or one.state.status == "done"]
     damage: list[str] = []
     cells, logged, names, found = cells_of(done), metrics_of(done, damage.append), count(), {}
+    counted = cells[cells[[name for name in ("correct", "nats") if name in cells]].notna().any(axis=1)]
+    if len(counted) < len(cells):
+        damage.append("Cells of a kind of evaluation that counts no answers are left out.")
+        warn(damage[-1], stacklevel=3)
+        cells = counted
     if metric is not None:
         check_metric(cells, metric)
     check_choice("baseline", baseline or done[0].variant, [one.variant for one in done])

@@ -323,6 +323,7 @@ class CellLine(msgspec.Struct, gc=False):
     bits_per_byte: float | str | None = None
     labels: dict[str, Any] | None = None
     numbers: dict[str, Any] | None = None
+    numbers_by_digits: dict[str, Any] | None = None
     texts: dict[str, Any] | None = None
     language: dict[str, Any] | None = None
     tokenizer: str | None = None
@@ -356,14 +357,17 @@ def cells(runs: "Runs", runs_dir: str | Path | None = None, labels: Mapping[str,
     return cells_of(entries)
 
 
-def cells_of(entries: Sequence[RunEntry]) -> "DataFrame":
-    """`cells` of runs that were found already."""
+def cells_of(entries: Sequence[RunEntry], records: Sequence[Sequence[Mapping[str, Any]]] | None = None) -> "DataFrame":
+    """`cells` of runs that were found already, or of some `records` of each of them."""
     from pandas import DataFrame
 
     was_enabled = gc.isenabled()
     gc.disable()  # which would look through hundreds of thousands of new rows again and again
     try:
-        files = [_read_cells(one.folder / "cells.jsonl", one.folder.name) for one in entries]
+        if records is None:
+            files = [_read_cells(one.folder / "cells.jsonl", one.folder.name) for one in entries]
+        else:
+            files = [_lines_of(own) for own in records]
     finally:
         (gc.enable if was_enabled else gc.disable)()
     counts, rows = list(map(len, files)), [row for rows in files for row in rows]
@@ -392,15 +396,19 @@ def _read_cells(path: Path, run_id: str) -> list[CellLine]:
         is_sound = False
     keys = [_key(row) for row in rows] if is_sound else []
     if not is_sound or len({*keys}) < len(keys) or b'"nan"' in content or b'inf"' in content:
-        checked = read_records(path, EVALUATION, run_id=run_id)
-        rows = [msgspec.convert(record, CellLine) for record in checked]
-        for row, record in zip(rows, checked, strict=True):
-            row.scores = own_scores(record) if row.correct is None and row.language is None else row.scores
-        return list({_key(row): row for row in rows}.values())
+        return _lines_of(read_records(path, EVALUATION, run_id=run_id))
     if any(row.correct is None and row.language is None for row in rows):  # of a kind with entries of its own
         for row, line in zip(rows, msgspec.json.Decoder(dict[str, Any]).decode_lines(content), strict=True):
             row.scores = own_scores(line) if row.correct is None and row.language is None else row.scores
     return rows
+
+
+def _lines_of(records: Sequence[Mapping[str, Any]]) -> list[CellLine]:
+    """Records as lines, each cell once."""
+    rows = [msgspec.convert(record, CellLine) for record in records]
+    for row, record in zip(rows, records, strict=True):
+        row.scores = own_scores(record) if row.correct is None and row.language is None else row.scores
+    return list({_key(row): row for row in rows}.values())
 
 
 def _may_have_names_twice(content: bytes, rows: Sequence[CellLine]) -> bool:
@@ -519,7 +527,8 @@ def _first_token_correct(row: CellLine) -> int | None:
 
 def _sums(row: CellLine) -> dict[str, Any] | None:
     """What can be merged over cells without loss: the entries that the sums of `numerate.evaluation` are read from."""
-    found = {"labels": row.labels, "numbers": row.numbers, "texts": row.texts, "language": row.language}
+    names = ("labels", "numbers", "numbers_by_digits", "texts", "language")
+    found = {name: getattr(row, name) for name in names}
     found = {name: sums for name, sums in found.items() if sums is not None}
     if row.scores and row.correct is not None:
         found["scores"] = row.scores

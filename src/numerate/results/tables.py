@@ -24,6 +24,7 @@ from numerate.results.selecting import (
 from numerate.results.summary import MIN_SEEDS, SUCCESS
 from numerate.results.words import joined, number, percent, value_text
 from numerate.runs.study_folder import STUDY_FILE
+from numerate.terminal import NUMBER, text_table
 from numerate.training.output_files import check_output_file, write_output
 
 if TYPE_CHECKING:
@@ -59,11 +60,7 @@ class Table(NamedTuple):
     def is_number(self) -> list[bool]:
         """Which columns hold numbers, which are aligned right."""
         columns = [[cell for cell in self.texts[name] if cell] for name in self.texts]
-        return [bool(cells) and all(map(_NUMBER.fullmatch, cells)) for cells in columns]
-
-
-_NUMBER = re.compile(r"[-+<>]?\d[\d,.]*(e[+-]?\d+)?(/\d+)?( %)?( : \S+)?( \[.*\])?( · \d+/\d+)?( \*)?")
-"""A number as tables have them: with its interval, as a share of others, or beside another."""
+        return [bool(cells) and all(map(NUMBER.fullmatch, cells)) for cells in columns]
 
 
 def pivot(found: "DataFrame", rows: Sequence[str], column: str, *, success: bool = False) -> "DataFrame":
@@ -266,7 +263,9 @@ def to_text(table: Table, width: int | None = 80, max_rows: int | None = None) -
     notes = [f"... and {left:,} more {'row' if left == 1 else 'rows'}"] * (left > 0)
     notes += list(table.notes) or ["no rows"] * (not len(shown))
     lines = [line for note in notes for line in wrap(note, max(width, 40), break_long_words=False)]
-    return "\n\n".join([*(_aligned(block, width) for block in blocks), *["\n".join(lines)] * bool(lines)])
+    cells = [([name for name, *_ in block], [*zip(*(own for _, *own in block), strict=True)]) for block in blocks]
+    drawn = [text_table(*one, width) for one in cells]
+    return "\n\n".join([*drawn, *["\n".join(lines)] * bool(lines)])
 
 
 def _stacked(columns: Sequence[Sequence[str]], width: int, num_keys: int) -> list[Sequence[Sequence[str]]]:
@@ -286,28 +285,6 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
 
     words = (max(map(cell_len, (word for text in column for word in text.split(" ")))) for column in columns)
     return sum(words) + 2 * (len(columns) - 1)
-
-
-def _aligned(columns: Sequence[Sequence[str]], width: int) -> str:
-    """Columns by rich, numbers to the right, with a line below the header; texts that are too long are wrapped."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as RichTable
-
-    drawn = RichTable(
-        box=box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n"),
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-        pad_edge=False,
-    )
-    for name, *texts in columns:
-        is_number = any(texts) and all(_NUMBER.fullmatch(text) for text in texts if text)
-        drawn.add_column(name, justify="right" if is_number else "left", overflow="fold")
-    for row in zip(*(texts[1:] for texts in columns), strict=True):
-        drawn.add_row(*row)
-    file = io.StringIO()
-    Console(file=file, width=width, markup=False, highlight=False, emoji=False, color_system=None).print(drawn)
-    return "\n".join(line.rstrip() for line in file.getvalue().replace("\N{NO-BREAK SPACE}", " ").rstrip().split("\n"))
 
 
 def to_markdown(table: Table) -> str:

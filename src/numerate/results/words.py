@@ -58,7 +58,7 @@ def value_text(metric: str, value: float, low: float | None = None, high: float 
     """A value of a metric with its interval, shares in per cent: `90.5 [85.6, 93.8]`; "" if it is missing."""
     if value is None or value != value:
         return ""
-    form = percent if is_share(metric) else number
+    form = percent if is_share(metric) and 0 <= value <= 1 else number
     is_known = low is not None and high is not None and low == low and high == high
     return f"{form(value)} [{form(low)}, {form(high)}]" if is_known else form(value)  # type: ignore[arg-type]
 

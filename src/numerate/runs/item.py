@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from numerate.config import from_tree
-from numerate.evaluation.answer_metrics import own_scores
 from numerate.evaluation.evaluator import resolve_grid
 from numerate.integrations.tracked_results import track_results
-from numerate.reports.evaluation_results import Results
 from numerate.runs.end import Ending
 from numerate.runs.engines.engine import Failure
 from numerate.runs.engines.worker import current_stop
@@ -95,13 +93,11 @@ def evaluate_trained(trained: TrainedRun, recipe: Recipe) -> dict[str, Any]:
     check_stop()
     count = run.evaluation_data.kind.default_count(recipe.evaluation)
     grid = None if recipe.evaluation.grid is None else str(resolve_grid(recipe.task, recipe.evaluation.grid))
-    regions = {
-        name: region_summaries(run.evaluate(grid, count=count, checkpoint=name, on_progress=check_stop))
-        for name in ("best", "final")
-    }
+    for name in ("best", "final"):
+        run.evaluate(grid, count=count, checkpoint=name, on_progress=check_stop)
     run.report()
     track_results(run.path, run.recipe)
-    return training_results(trained, recipe) | regions
+    return training_results(trained, recipe)
 
 
 def training_results(trained: TrainedRun, recipe: Recipe) -> dict[str, Any]:
@@ -125,22 +121,6 @@ def training_results(trained: TrainedRun, recipe: Recipe) -> dict[str, Any]:
         **{name: _last_value(metrics, *place) for name, place in validation.items()},
         "best_step": progress["best"],
     }
-
-
-def region_summaries(results: Results) -> dict[str, dict[str, Any]]:
-    """The regions of an evaluation with the settings of training, at the first position offset: those with held-out
-    questions, or all if none has any. For label tasks, all regions, averaged over position offsets: their trained cells
-    often have too few distinct rows to hold any out."""
-    lines = [line for line in results.summary_lines() if not line["settings"]]
-    if any("language" in line for line in lines):  # one per context length; the trained one is named in_distribution
-        trained = "in_distribution"
-        names = [trained if line["region"] == trained else f"context {line['context_length']}" for line in lines]
-        return {name: {"language": line["language"]} for name, line in zip(names, lines, strict=True)}
-    if not results.counts_answers:  # of a kind with entries of its own: its numbers
-        return {line["region"]: {"answers": own_scores(line)} for line in lines}
-    lines = [line for line in lines if not line["overlaps_training"] or "labels" in line] or lines
-    entries = ("mean", "low", "high", "cells", "labels", "answers", "non_causal_reason")
-    return {line["region"]: {name: line[name] for name in entries if name in line} for line in lines}
 
 
 def _last_value(metrics: Sequence[Mapping[str, Any]], name: str, split: str | None = None) -> Any:

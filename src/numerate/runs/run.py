@@ -21,14 +21,13 @@ from numerate.evaluation.sampling import Sampling
 from numerate.models.strict_weights import match_state_dict
 from numerate.records.heads import read_metrics
 from numerate.records.reading import parse_record
-from numerate.reports.evaluation_results import Results
 from numerate.reports.maps import AttentionMaps, compute_attention_maps
 from numerate.runs.changes import TASK_PATH, diff_settings, override_for_evaluation
 from numerate.runs.engines.engine import Engine
 from numerate.runs.estimating import EvaluationEstimate, estimate
 from numerate.runs.plan import CellTask, EvaluationPlan, ProgressCallback, ProgressReporter
 from numerate.runs.presenting import of_results, write_run_page
-from numerate.runs.row_memory import check_row_fits
+from numerate.runs.results import Results
 from numerate.runs.shards import EvaluateShard, check_no_shard, evaluate_shards, make_shards
 from numerate.runs.store import EvaluationStore, json_lines
 from numerate.tasks.task import Task
@@ -185,7 +184,7 @@ class Run:
         """Exact match on a grid of cells, with intervals, at every fixed position offset of the model.
 
             results = run.evaluate("1:12x1:12", count=200, checkpoint="best")
-            results.regions()[0]["mean"]
+            results.frame.groupby("region")["exact_match"].mean()
             run.evaluate("diagonal:1:18", settings=["model.backbone.num_loops=4,8,16"])
             run.evaluate("1:100x1:100", count=10, checkpoint="all", engine=Local(workers=2))
 
@@ -230,7 +229,7 @@ class Run:
                 _write_samples(plan, store)
                 store.finalize(replacing={plan.key(task) for task in tasks} if plan.predicts else ())
         records = [store.records[plan.key(task)] for task in tasks]
-        return Results(plan.kind, records, [found for _, found in plan.checkpoints], self._best_checkpoint())
+        return Results(plan.kind, self.path, records, self._best_checkpoint())
 
     def script(self, engine: Engine, grid: str | None = None, **options: Any) -> str:
         """The script that `evaluate` would submit with this engine and these options. Nothing is started or written."""

@@ -19,7 +19,6 @@ from numerate.config.differences import short_path
 from numerate.config.overrides import MAX_RUNS
 from numerate.errors import OperationalError, UserError, check_choice, check_positive, raise_first
 from numerate.records.heads import read_metrics
-from numerate.reports.table import text_table
 from numerate.runs.end import Ending
 from numerate.runs.engines.engine import Engine, Failure
 from numerate.runs.engines.in_process import InProcess
@@ -31,6 +30,7 @@ from numerate.runs.space import Space, value_text
 from numerate.runs.status import RunState
 from numerate.runs.train import train
 from numerate.runs.trials import Metric, Pruner, Sampler, Score, Search, Trial
+from numerate.terminal import text_table
 from numerate.training import provenance
 from numerate.training.lock import LockedError
 from numerate.training.progress import ProgressBar

@@ -1,7 +1,7 @@
 """Kinds of evaluation of questions with answers: exact match, and answers that are texts."""
 
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from numerate.batch import Batch, Model
 from numerate.errors import UserError
-from numerate.evaluation import answer_metrics
 from numerate.evaluation.evaluation_data import (
     EXTRA_TEXT_TOKENS,
     EvaluationData,
@@ -19,10 +18,10 @@ from numerate.evaluation.evaluation_data import (
 )
 from numerate.evaluation.evaluator import CellRequest, Method
 from numerate.evaluation.exact_match import Predictions, predict
-from numerate.evaluation.grid import OOD_REGIONS, REGIONS, Cell, cell_entries
+from numerate.evaluation.grid import OOD_REGIONS, Cell, cell_entries
 from numerate.evaluation.kinds.kind import EvaluationKind
 from numerate.evaluation.samples import AnswerSample, sample_answers
-from numerate.evaluation.statistics import region_mean, wilson_interval
+from numerate.evaluation.statistics import wilson_interval
 from numerate.evaluation.text_answers import AnswerScorer
 from numerate.evaluation.text_metrics import require_text_packages
 from numerate.tasks.questions import Questions
@@ -57,12 +56,6 @@ class AnswerKind(EvaluationKind, ABC):
     """
 
     always_decodes: ClassVar[bool] = False
-
-    table_metrics: ClassVar[tuple[str, ...]] = (
-        *("number_accuracy", "missing", "clipped", "mae", "log_mae", "log_r2"),
-        *("bleu", "rougeL", "perplexity"),
-    )
-    """The metrics of numbers and texts that the table of an evaluation shows."""
 
     def score_answer(self, question: str, correct_answer: str, prediction: str) -> Mapping[str, float]:
         """The scores of one decoded answer, from 0 to 1, one for each name in `columns`; all texts in plain format."""
@@ -188,61 +181,6 @@ class AnswerKind(EvaluationKind, ABC):
         method = self.validation_method(evaluation_data)
         scorer = self.cell_scorer(evaluation_data, questions, method) if self.columns else None
         return scorer if isinstance(scorer, ScoredAnswers) else None
-
-    # Records ------------------------------------------------------------------------------------------------------
-
-    def merge(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        return self._merge(records, average_offsets=False)
-
-    def _merge(self, records: Sequence[Mapping[str, Any]], *, average_offsets: bool) -> list[dict[str, Any]]:
-        groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-        for record in records:
-            settings = tuple((path, str(value)) for path, value in record.get("settings", {}).items())
-            position_offset = None if average_offsets else record["position_offset"]
-            evaluation = (record["checkpoint"], record["step"], settings, position_offset)
-            groups.setdefault((*evaluation, record["region"]), []).append(record)
-        evaluations = list(dict.fromkeys(key[:-1] for key in groups))
-        ordered = sorted(groups, key=lambda key: (evaluations.index(key[:-1]), REGIONS.index(key[-1])))
-        return [self._merge_region(groups[key], average_offsets) for key in ordered]
-
-    def _merge_region(self, records: Sequence[Mapping[str, Any]], average_offsets: bool) -> dict[str, Any]:
-        """The line of a region in the table of results: means over its held-out cells, or over all cells if there are
-        none, with the 95 % interval over questions (`region_mean`). `settings` are those that differ from training."""
-        first = records[0]
-        held_out = [record for record in records if not record["overlaps_training"]] or records
-        repeats = len({record["position_offset"] for record in records})
-        mean = region_mean([(record["correct"], record["count"]) for record in held_out], num_repeats=repeats)
-        answers = answer_metrics.metrics_from_records(held_out) | self._mean_scores(held_out)
-        return {
-            "checkpoint": first["checkpoint"],
-            "step": first["step"],
-            "settings": dict(first.get("settings", {})),
-            "position_offset": f"mean of {repeats}" if average_offsets else first["position_offset"],
-            "region": first["region"],
-            "cells": len(held_out) // repeats,
-            "mean": mean.value,
-            "low": mean.low,
-            "high": mean.high,
-            "overlaps_training": all(record["overlaps_training"] for record in records),
-            **self.merge_details(held_out, repeats),
-            **({"answers": answers} if answers else {}),
-            **({"non_causal_reason": first["non_causal_reason"]} if first.get("non_causal_reason") else {}),
-        }
-
-    def merge_details(self, records: Sequence[Mapping[str, Any]], repeats: int) -> dict[str, Any]:
-        """Further entries of the line of a region; `repeats` is the number of position offsets among the records."""
-        return {}
-
-    def _mean_scores(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-        """The mean of each column over all questions, with its interval."""
-        means: dict[str, float | None] = {}
-        for name in self.columns:
-            scored = [record for record in records if name in record.get("scores", {})]
-            if count := sum(record["count"] for record in scored):
-                total = sum(record["scores"][name] for record in scored)
-                low, high = wilson_interval(total, count)
-                means |= {name: total / count, f"{name}.low": float(low), f"{name}.high": float(high)}
-        return means
 
 
 def cell_record(

@@ -41,9 +41,7 @@ class GeneratedAnswers(AnswerKind):
 
     keeps_predictions: ClassVar[bool] = True
     loss_breaks_ties: ClassVar[bool] = True
-    table_metrics: ClassVar[tuple[str, ...]] = (
-        *("number_digit_accuracy", "missing", "clipped", "mae", "mape", "log_mae", "r2", "log_r2"),
-    )
+
     columns: ClassVar[Mapping[str, str]] = {
         "ended": "answers that ended by themselves, before max_new_tokens",
     }
@@ -132,18 +130,6 @@ class GeneratedAnswers(AnswerKind):
                 log.add(list(new_lines.values()))
             lines |= new_lines
         return [lines[row] for row in range(len(questions))]
-
-    def merge_details(self, records: Sequence[Mapping[str, Any]], repeats: int) -> dict[str, Any]:
-        by_digits: dict[int, list[NumberScores]] = {}
-        for record in records:
-            for digits, numbers in record.get("numbers_by_digits", {}).items():
-                scores = NumberScores.from_record({"numbers": numbers})
-                assert scores is not None
-                by_digits.setdefault(int(digits), []).append(scores)
-        merged = {digits: NumberScores.merge(by_digits[digits]) for digits in sorted(by_digits)}
-        tables = {digits: {"count": scores.count, **scores.metrics()} for digits, scores in merged.items()}
-        num_texts = sum(record["count"] - record.get("numbers", {}).get("count", 0) for record in records) // repeats
-        return {name: found for name, found in (("by_digits", tables), ("compared_as_text", num_texts)) if found}
 
 
 def get_generation(evaluation_data: EvaluationData) -> Generation:

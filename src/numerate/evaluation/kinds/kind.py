@@ -152,11 +152,3 @@ class EvaluationKind(Spec, ABC):
     def name_entry(cls) -> dict[str, str]:
         """The entry `kind` of its records; {} for the kinds of numerate, whose records are known by their entries."""
         return {} if cls.__module__.startswith("numerate.") else {"kind": cls.__name__}
-
-    @abstractmethod
-    def merge(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """One line per checkpoint, settings, position offset and region of some records, each with these entries."""
-
-    def merge_position_offsets(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The same as means over position offsets; empty if each offset is reported alone."""
-        return []

@@ -21,7 +21,7 @@ from numerate.evaluation.evaluation_data import (
 from numerate.evaluation.evaluator import CellRequest, Evaluation
 from numerate.evaluation.grid import Cell, Grid
 from numerate.evaluation.kinds.kind import EvaluationKind, Spans
-from numerate.evaluation.likelihoods import CHUNK_AXIS, Likelihoods, merge_language_records
+from numerate.evaluation.likelihoods import CHUNK_AXIS, Likelihoods
 from numerate.evaluation.prompts import LanguageModelingPrompts, PromptProcessor
 from numerate.tasks.language_modeling import LanguageModeling
 
@@ -217,10 +217,6 @@ class TextLikelihood(EvaluationKind):
 
     def context_length(self, evaluation_data: EvaluationData) -> int:
         return _task_at(evaluation_data, ()).context_length
-
-    def merge(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """One line per checkpoint, settings, position offset and context length."""
-        return [scores.to_record() for scores in merge_language_records(records)]
 
 
 def _task_at(evaluation_data: EvaluationData, cell: Cell) -> LanguageModeling:

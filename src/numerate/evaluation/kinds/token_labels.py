@@ -1,7 +1,7 @@
 """The kind of evaluation of tasks with a label per token, as in counting."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from numerate.batch import Batch, Model
@@ -9,7 +9,7 @@ from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import Method
 from numerate.evaluation.exact_match import Predictions
 from numerate.evaluation.kinds.answers import AnswerKind, CellScorer
-from numerate.evaluation.labels import METRICS, LabelCounts
+from numerate.evaluation.labels import LabelCounts
 from numerate.tasks.questions import Questions
 
 
@@ -39,23 +39,6 @@ class TokenLabels(AnswerKind):
     def validation_metrics(self, counts: Mapping[str, int]) -> dict[str, float]:
         found = {"accuracy": ("correct_labels", "labels"), "ood_accuracy": ("correct_ood_labels", "ood_labels")}
         return {name: counts[part] / counts[whole] for name, (part, whole) in found.items() if counts[whole]}
-
-    def merge_details(self, records: Sequence[Mapping[str, Any]], repeats: int) -> dict[str, Any]:
-        """`labels` has the value, interval and baseline of each metric; metrics without targets are left out."""
-        counts = [labels for record in records if (labels := LabelCounts.from_record(record)) is not None]
-        labels = replace(LabelCounts.merge(counts), num_offsets=repeats)
-        intervals = {name: labels.score_with_interval(name) for name in METRICS}
-        return {
-            "labels": {
-                name: {"value": score.value, "low": score.low, "high": score.high, "baseline": labels.baseline(name)}
-                for name, score in intervals.items()
-                if score is not None
-            }
-        }
-
-    def merge_position_offsets(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        has_several = len({record["position_offset"] for record in records}) > 1
-        return self._merge(records, average_offsets=True) if has_several else []
 
 
 class _LabelScorer:
