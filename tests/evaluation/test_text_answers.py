@@ -194,4 +194,4 @@ def test_tokens_behind_the_end_are_left_out() -> None:
     answers.add_predictions(
         [[*exam.tokenizer.encode("it is 2", exam.vocabulary), 3, *exam.tokenizer.encode("7", exam.vocabulary)]]
     )
-    assert (answers.predictions, answers.num_ended) == (["it is 2"], 1)
+    assert (answers.predictions, answers.sums.ended) == (["it is 2"], 1)

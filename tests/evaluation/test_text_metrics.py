@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import util
 
 import pytest
@@ -21,8 +22,8 @@ SENTENCE = st.lists(WORDS, max_size=9).map(" ".join)
 CORPUS = st.lists(st.tuples(SENTENCE, SENTENCE), min_size=1, max_size=5)
 
 
-def scores_of(corpus: list[tuple[str, str]], **sums: float) -> TextScores:
-    return TextScores.from_texts([predicted for predicted, _ in corpus], [correct for _, correct in corpus], **sums)
+def scores_of(corpus: list[tuple[str, str]]) -> TextScores:
+    return TextScores.from_texts([predicted for predicted, _ in corpus], [correct for _, correct in corpus])
 
 
 @given(CORPUS)
@@ -56,7 +57,7 @@ def test_bleu_and_rouge_by_hand() -> None:
 def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[tuple[str, str]]]) -> None:
     def of(corpus: list[tuple[str, str]]) -> TextScores:
         tokens = sum(len(references) for _, references in corpus)
-        return scores_of(corpus, nll=0.5 * tokens, num_tokens=tokens, num_ended=len(corpus))
+        return replace(scores_of(corpus), nll=0.5 * tokens, tokens=tokens, ended=len(corpus))
 
     whole = of([pair for cell in cells for pair in cell])
     read = [TextScores.from_record({"texts": json.loads(json.dumps(of(cell).to_record()))}) for cell in cells]
@@ -66,7 +67,7 @@ def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[t
 
 
 def test_perplexity_weighs_every_token_alike() -> None:
-    short, long = TextScores(count=1, nll=4.0, num_tokens=1), TextScores(count=1, nll=3.0, num_tokens=6)
+    short, long = TextScores(count=1, nll=4.0, tokens=1), TextScores(count=1, nll=3.0, tokens=6)
     metrics = pooled_metrics([], [short, long])
     assert metrics["perplexity"] == pytest.approx(math.exp(7 / 7))
     assert metrics["perplexity (mean of modules)"] == pytest.approx((math.exp(4.0) + math.exp(0.5)) / 2)

@@ -22,10 +22,10 @@ CELL: dict[str, Any] = {
     **{"settings": {"model.x": 1}, "run_id": "3f2a9c01b7de"},
 }
 SUMS = "absolute_error squared_error target target_squared prediction prediction_squared product"
-ERRORS = dict.fromkeys(SUMS.split(), "1.5")
+ERRORS = {"count": 3, **dict.fromkeys(SUMS.split(), "1.5")}
 NUMBERS = {
     **{"count": 4, "digits": 9, "correct": 3, "missing": 0, "invalid": 1, "correct_digits": 8, "within": {"0.1": 3}},
-    **{"linear": ERRORS, "log": ERRORS, "error_sketch": {"0": 3}, "log_error_sketch": {"0": 2, "k-3": 1}},
+    **{"linear": ERRORS, "log": ERRORS, "of_cell": {"spearman": 0.5}},
     **{"clipped": 0, "nonzero": 4, "relative_error": "0.1", "metrics": {"mae": 0.5}},
 }
 TEXTS = {

@@ -10,15 +10,16 @@ All fractions are of labels, or of rows, over all given cells, with equal weight
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import zip_longest
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numerate.evaluation.statistics import Proportion, wilson_interval
+from numerate.evaluation.sums import add_sums
 
 Metric = Literal["exact_match", "ood_accuracy", "accuracy", "last_label", "correct_prefix"]
 
@@ -109,20 +110,14 @@ class LabelCounts:
         each = list(parts)
         if len({labels.max_training_labels for labels in each}) != 1:
             raise ValueError("labels must be of tasks trained on the same number of labels to be merged")
-        names = dict.fromkeys(name for labels in each for name in labels.target_counts)
-        return cls(
-            rows=sum(labels.rows for labels in each),
-            targets_by_position=_sum_columns(labels.targets_by_position for labels in each),
-            correct_by_position=_sum_columns(labels.correct_by_position for labels in each),
-            exact_match=sum(labels.exact_match for labels in each),
-            last_label=sum(labels.last_label for labels in each),
-            correct_prefix=sum(labels.correct_prefix for labels in each),
-            max_training_labels=each[0].max_training_labels,
-            target_counts={
-                name: _sort_by_count(sum((Counter(labels.target_counts.get(name, {})) for labels in each), Counter()))
-                for name in names
-            },
-            num_offsets=each[0].num_offsets,
+        first = each[0]
+        sums = (replace(labels, max_training_labels=0, num_offsets=0) for labels in each)
+        total: LabelCounts = reduce(add_sums, sums)
+        return replace(
+            total,
+            max_training_labels=first.max_training_labels,
+            target_counts={name: _sort_by_count(counts) for name, counts in total.target_counts.items()},
+            num_offsets=first.num_offsets,
         )
 
     # Shares -------------------------------------------------------------------------------------------------------
@@ -132,9 +127,7 @@ class LabelCounts:
         if metric in ("accuracy", "ood_accuracy"):
             first = 0 if metric == "accuracy" else self._first_ood_position
             return sum(self.correct_by_position[first:]), sum(self.targets_by_position[first:])
-        return {"exact_match": self.exact_match, "last_label": self.last_label}.get(
-            metric, self.correct_prefix
-        ), self.rows
+        return float(getattr(self, metric)), self.rows
 
     @property
     def _first_ood_position(self) -> int:
@@ -146,16 +139,13 @@ class LabelCounts:
         return correct / count if count else None
 
     def score_with_interval(self, metric: Metric) -> Proportion | None:
-        """The same with a 95 % interval over rows.
-
-        The labels of a row are not independent, so the interval is Wilson's for the number of rows; it is conservative.
-        """
-        correct, count = self.correct_and_count(metric)
-        if not count:
+        """The same with a 95 % interval over rows: the labels of a row are not independent, so that it is Wilson's for
+        the number of rows, which is conservative."""
+        score, rows = self.score(metric), self.num_rows(metric)
+        if score is None:
             return None
-        rows = self.num_rows(metric)
-        low, high = wilson_interval(min(correct / count, 1.0) * rows, rows)
-        return Proportion(correct / count, float(low), float(high), count // self.num_offsets)
+        low, high = wilson_interval(min(score, 1.0) * rows, rows)
+        return Proportion(score, float(low), float(high), self.correct_and_count(metric)[1] // self.num_offsets)
 
     def num_rows(self, metric: Metric) -> int:
         """Number of distinct rows that `metric` is computed from; at least 1."""
@@ -228,10 +218,6 @@ class LabelCounts:
                 for name, texts in (data.get("target_counts") or {}).items()
             },
         )
-
-
-def _sum_columns(columns: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    return tuple(map(sum, zip_longest(*columns, fillvalue=0)))
 
 
 def _sort_by_count(counts: Mapping[str, int]) -> dict[str, int]:

@@ -84,27 +84,22 @@ class Likelihoods:
         return self.batch_losses / self.batches if self.batches else None
 
     def loss_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the loss, for other text of the same distribution."""
-        error = self._ratio_error(self.loss, self.nll_tokens, self.tokens_squared, self.tokens)
-        return None if error is None else (self.loss - Z95 * error, self.loss + Z95 * error)
+        """The 95 % interval of the loss, for other text of the same distribution; None for a single chunk."""
+        return self._interval(self.tokens, self.nll_tokens, self.tokens_squared, 1.0)
 
     def bits_per_byte_interval(self) -> tuple[float, float] | None:
         """The 95 % interval of the bits per byte."""
-        if not self.bytes:
-            return None
-        error = self._ratio_error(self.nll / self.bytes, self.nll_bytes, self.bytes_squared, self.bytes)
-        if error is None or self.bits_per_byte is None:
-            return None
-        half = Z95 * error / log(2.0)
-        return self.bits_per_byte - half, self.bits_per_byte + half
+        return self._interval(self.bytes, self.nll_bytes, self.bytes_squared, log(2.0))
 
-    def _ratio_error(self, ratio: float, product: float, squared: float, total: float) -> float | None:
-        """The standard error of a ratio of two sums over chunks (Cochran 1977, Sampling Techniques, section 6.3), if
-        these are independent. None for a single chunk."""
+    def _interval(self, total: int, product: float, squared: float, unit: float) -> tuple[float, float] | None:
+        """That of the ratio of two sums over chunks (Cochran 1977, Sampling Techniques, section 6.3), as if these were
+        independent."""
         if self.chunks < 2 or not total:
             return None
+        ratio = self.nll / total
         residual_sum = self.nll_squared - 2 * ratio * product + ratio**2 * squared
-        return sqrt(max(0.0, residual_sum) * self.chunks / (self.chunks - 1)) / total
+        half = Z95 * (sqrt(max(0.0, residual_sum) * self.chunks / (self.chunks - 1)) / total) / unit
+        return self.nll / (total * unit) - half, self.nll / (total * unit) + half
 
     def record(self) -> dict[str, Any]:
         """The metrics for a record, with six significant digits; `low` and `high` are the interval of the loss."""

@@ -1,49 +1,46 @@
-"""Exact, mergeable sums of errors, from which means, R², correlations and medians are computed."""
+"""Exact, mergeable sums of errors, from which means, R² and correlations are computed."""
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from fractions import Fraction
-from itertools import accumulate
-from math import ceil, exp, isfinite, log, log1p
-from statistics import fmean
-from typing import Any
+from itertools import zip_longest
+from math import log, log1p
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from numerate.errors import UserError
 from numerate.evaluation.numbers_in_texts import ExactNumber
+
+T = TypeVar("T")
 
 _EXACT = Context(prec=6000, Emax=MAX_EMAX, Emin=MIN_EMIN)
 """Enough digits to write sums of squares of numbers with `MAX_DIGITS` digits."""
 
 _ROUNDED = Context(prec=50, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _LN10 = log(10.0)
-_LOG_GAMMA = log(1.01 / 0.99)
 
 CELL_MEAN_SUFFIX = " (mean of modules)"
 """Suffix of a metric that is the mean over cells, with equal weights."""
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A metric of answers: its title in reports and how it is computed from scores; None if it is undefined.
-
-    `is_proportion`: it is a fraction from 0 to 1, displayed in per cent. `lower_is_better`: it measures errors.
-    """
+class Metric(NamedTuple):
+    """A metric of answers: its title, whether it is a fraction from 0 to 1, and whether it measures errors."""
 
     title: str
-    compute: Callable[..., float | None]
     is_proportion: bool = False
     lower_is_better: bool = False
 
 
 def add_sums(first: Any, second: Any) -> Any:
-    """Adds sums of the same kind: numbers, and tuples, mappings and dataclasses of sums entry by entry."""
+    """Adds sums of the same kind: numbers; tuples of numbers, mappings and dataclasses of sums entry by entry."""
     if isinstance(first, tuple):
-        return tuple(map(add_sums, first, second))
+        return tuple(map(sum, zip_longest(first, second, fillvalue=0)))
     if isinstance(first, Mapping):
-        return {key: first.get(key, 0) + second.get(key, 0) for key in {**first, **second}}
+        shared = {key: add_sums(first[key], second[key]) for key in first.keys() & second.keys()}
+        return {**first, **second, **shared}
     if is_dataclass(first) and not isinstance(first, type):
         names = [one.name for one in fields(first)]
         return type(first)(*(add_sums(getattr(first, name), getattr(second, name)) for name in names))
@@ -51,16 +48,15 @@ def add_sums(first: Any, second: Any) -> Any:
 
 
 def sums_to_record(sums: Any) -> dict[str, Any]:
-    """The fields of a dataclass of sums as data of JSON, by their names without `num_`."""
-    record = {one.name.removeprefix("num_"): getattr(sums, one.name) for one in fields(sums)}
-    for name, value in record.items():
-        if isinstance(value, Moments | QuantileSketch):
-            record[name] = value.to_record()
-        elif isinstance(value, Fraction):
-            record[name] = str(exact_decimal(value))
-        elif isinstance(value, tuple):
-            record[name] = list(value)
-    return record
+    """A dataclass of sums as data of JSON; fractions are decimals in full."""
+    return dict(msgspec.to_builtins(sums, enc_hook=lambda fraction: str(exact_decimal(fraction))))
+
+
+def sums_from_record(kind: type[T], record: Mapping[str, Any]) -> T:
+    """The inverse of `sums_to_record`; other entries are ignored. Raises `ValueError` for an invalid record."""
+    if missing := {one.name for one in fields(kind)} - record.keys():  # type: ignore[arg-type]
+        raise ValueError(f"a record of {kind.__name__} must have {', '.join(sorted(missing))}")
+    return msgspec.convert(record, kind, dec_hook=lambda _, text: Fraction(text))
 
 
 def check_pairs(predictions: Sequence[str], references: Sequence[str]) -> None:
@@ -158,54 +154,6 @@ class Moments:
     def _scaled_variance(self, total: Fraction, squares: Fraction) -> Fraction:
         """count x (sum of squares) - (sum)²: count² times the variance."""
         return self.count * squares - total**2
-
-    def to_record(self) -> dict[str, str]:
-        return {one.name: str(exact_decimal(getattr(self, one.name))) for one in fields(self)[1:]}
-
-    @classmethod
-    def from_record(cls, count: int, data: Mapping[str, str]) -> "Moments":
-        return cls(count, *(Fraction(str(data[one.name])) for one in fields(cls)[1:]))
-
-
-@dataclass(frozen=True)
-class QuantileSketch:
-    """A mergeable histogram of errors with bins 2 % wide; its median is accurate to 1 %.
-
-    DDSketch, Masson et al. (2019), https://arxiv.org/abs/1908.10693: bin k has the errors from g^(k-1) to g^k with g =
-    1.01 / 0.99. There are at most as many bins as errors, and 115 per power of ten.
-    """
-
-    zero_count: int = 0
-    buckets: Mapping[int, int] = field(default_factory=dict)
-
-    @classmethod
-    def from_errors(cls, errors: Sequence[Fraction]) -> "QuantileSketch":
-        buckets = Counter(ceil(_log(error) / _LOG_GAMMA) for error in errors if error)
-        return cls(len(errors) - buckets.total(), dict(buckets))
-
-    def median(self) -> float | None:
-        """The median; None without values or on overflow."""
-        count = self.zero_count + sum(self.buckets.values())
-        if not count:
-            return None
-        found = fmean(self._value_at_rank(rank) for rank in ((count - 1) // 2, count // 2))
-        return found if isfinite(found) else None
-
-    def _value_at_rank(self, rank: int) -> float:
-        buckets = sorted(self.buckets)
-        ends = list(accumulate((self.buckets[bucket] for bucket in buckets), initial=self.zero_count))
-        index = bisect_right(ends, rank)
-        if not index:
-            return 0.0
-        log_value = buckets[index - 1] * _LOG_GAMMA + log(2.0 / (1.0 + exp(_LOG_GAMMA)))
-        return exp(log_value) if log_value < 709.0 else float("inf")
-
-    def to_record(self) -> dict[str, int]:
-        return {"0": self.zero_count, **{f"k{bucket}": count for bucket, count in sorted(self.buckets.items())}}
-
-    @classmethod
-    def from_record(cls, data: Mapping[str, int]) -> "QuantileSketch":
-        return cls(int(data["0"]), {int(name[1:]): int(count) for name, count in data.items() if name != "0"})
 
 
 def spearman(predictions: Sequence[ExactNumber], targets: Sequence[ExactNumber]) -> float | None:

@@ -1,6 +1,7 @@
 """Scores of the decoded answers of a cell, as texts and as numbers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -8,6 +9,7 @@ from numerate.batch import Batch, Model
 from numerate.evaluation.exact_match import Predictions, target_likelihood
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.numbers_in_texts import ParsedNumber, last_number, parse_entire_text
+from numerate.evaluation.sums import add_sums
 from numerate.evaluation.text_metrics import TextScores
 from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
@@ -30,13 +32,9 @@ class AnswerScorer:
     """
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, questions: Questions) -> None:
-        self.tokenizer, self.vocabulary = tokenizer, vocabulary
-        self.has_texts = questions.texts is not None
-        self.has_number_slots = questions.has_numbers
-        self.questions = questions
+        self.tokenizer, self.vocabulary, self.questions = tokenizer, vocabulary, questions
         self.predictions: list[str] = []
-        self.num_ended = self.num_tokens = self.num_correct_tokens = 0
-        self.nll = 0.0
+        self.sums = TextScores()
 
     @cached_property
     def pairs(self) -> list[tuple[str, str]]:
@@ -52,11 +50,9 @@ class AnswerScorer:
     def add(self, model: Model, batch: Batch, predictions: Predictions, position_offset: int) -> None:
         """Adds the predictions for the next questions, and for texts the likelihood of their correct answers."""
         self.add_answers(predictions)
-        if self.has_texts:
-            nll, num_tokens, num_correct_tokens = target_likelihood(model, batch, position_offset)
-            self.nll += nll
-            self.num_tokens += num_tokens
-            self.num_correct_tokens += num_correct_tokens
+        if self.questions.texts is not None:
+            nll, tokens, correct_tokens = target_likelihood(model, batch, position_offset)
+            self.sums = add_sums(self.sums, TextScores(nll=nll, tokens=tokens, correct_tokens=correct_tokens))
 
     def add_answers(self, predictions: Predictions) -> None:
         """Adds the predictions for the next questions alone."""
@@ -68,40 +64,28 @@ class AnswerScorer:
     ) -> None:
         """Adds answers as ids up to the end token, with the predictions of the number head, if any."""
         for row, row_ids in enumerate(ids):
-            ended = EOS in row_ids
-            row_ids = row_ids[: row_ids.index(EOS)] if ended else row_ids
-            row_values = None if number_values is None else number_values[row][: len(row_ids)]
-            text = self.tokenizer.decode_with_number_values(row_ids, row_values, self.vocabulary)
-            self.predictions.append(restore_number_format(self.tokenizer, text) if self.has_number_slots else text)
-            self.num_ended += ended
+            length = row_ids.index(EOS) if EOS in row_ids else len(row_ids)
+            row_values = None if number_values is None else number_values[row][:length]
+            text = self.tokenizer.decode_with_number_values(row_ids[:length], row_values, self.vocabulary)
+            has_slots = self.questions.has_numbers
+            self.predictions.append(restore_number_format(self.tokenizer, text) if has_slots else text)
+            self.sums = replace(self.sums, ended=self.sums.ended + (EOS in row_ids))
 
     def record(self) -> dict[str, Any]:
         """`numbers` if correct answers have any, and `texts` if questions are texts."""
-        result: dict[str, Any] = {}
-        numbers = self._number_scores()
-        if numbers is not None and numbers.count:
-            result["numbers"] = numbers.to_record()
-        if self.has_texts:
-            scores = TextScores.from_texts(
-                self.predictions,
-                self.targets,
-                nll=self.nll,
-                num_tokens=self.num_tokens,
-                num_correct_tokens=self.num_correct_tokens,
-                num_ended=self.num_ended,
-            )
-            result["texts"] = scores.to_record()
-        return result
+        has_texts = self.questions.texts is not None
+        numbers = NumberScores.from_texts(self.predictions, self.targets) if has_texts else self._whole_numbers()
+        found = {"numbers": numbers.to_record()} if numbers.count else {}
+        if has_texts:
+            texts = TextScores.from_texts(self.predictions, self.targets)
+            found["texts"] = add_sums(self.sums, texts).to_record()
+        return found
 
-    def _number_scores(self) -> NumberScores | None:
-        if self.has_texts:
-            return NumberScores.from_texts(self.predictions, self.targets)
+    def _whole_numbers(self) -> NumberScores:
+        """The scores of answers each of which must be a number as a whole; none unless all correct ones are."""
         targets = [parse_entire_text(text) for text in self.targets]
         if any(number is None for number in targets):
-            return None
-        predicted_numbers = [parse_entire_text(text) for text in self.predictions]
-        parsed = [
-            ParsedNumber(number, invalid=number is None and not last_number(text).missing)
-            for number, text in zip(predicted_numbers, self.predictions, strict=True)
-        ]
+            return NumberScores()
+        numbers = zip(map(parse_entire_text, self.predictions), self.predictions, strict=True)
+        parsed = [ParsedNumber(one, invalid=one is None and not last_number(text).missing) for one, text in numbers]
         return NumberScores.from_numbers(parsed, targets)

@@ -6,14 +6,14 @@ https://aclanthology.org/W18-6319), with its defaults, and ROUGE by rouge_score;
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import reduce
 from importlib.util import find_spec
 from math import exp, log
 from typing import Any
 
 from numerate.errors import UserError
-from numerate.evaluation.sums import Metric, add_sums, check_pairs, ratio, sums_to_record
+from numerate.evaluation.sums import Metric, add_sums, check_pairs, ratio, sums_from_record, sums_to_record
 
 ROUGE_METRICS = ("rouge1", "rouge2", "rougeL")
 
@@ -31,8 +31,8 @@ class TextScores:
 
     Of BLEU: the numbers of n-grams (n = 1 to 4) of the predictions (`totals`), those that match the reference
     (`matches`), and the words of both. `rouge` has the sums of F1 over `count` answers. `nll` is the teacher-forced
-    sum of -ln(probability), in nats, over all `num_tokens` tokens of the references, including end tokens;
-    `num_correct_tokens` of them have the highest probability. `num_ended` answers ended with an end token.
+    sum of -ln(probability), in nats, over all `tokens` tokens of the references, including end tokens;
+    `correct_tokens` of them have the highest probability. `ended` answers ended with an end token.
 
     >>> TextScores.from_texts(["the cat sat"], ["the cat lay"]).metrics()["rouge2"]
     0.5
@@ -45,20 +45,19 @@ class TextScores:
     reference_words: int = 0
     rouge: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(ROUGE_METRICS, 0.0))
     nll: float = 0.0
-    num_tokens: int = 0
-    num_correct_tokens: int = 0
-    num_ended: int = 0
+    tokens: int = 0
+    correct_tokens: int = 0
+    ended: int = 0
 
     @classmethod
     def from_texts(
-        cls, predictions: Sequence[str], references: Sequence[str], *, use_stemmer: bool = False, **sums: Any
+        cls, predictions: Sequence[str], references: Sequence[str], *, use_stemmer: bool = False
     ) -> "TextScores":
-        """From predictions and references, and the sums of likelihoods (`nll`, `num_tokens`, ...). `use_stemmer`:
-        whether ROUGE compares the stems of words (Porter's). Raises `UserError` if their counts differ, and without
-        the packages."""
+        """From predictions and references. `use_stemmer`: whether ROUGE compares the stems of words (Porter's). Raises
+        `UserError` if their counts differ, and without the packages."""
         check_pairs(predictions, references)
         if not predictions:
-            return cls(**sums)
+            return cls()
         require_text_packages()
         from rouge_score.rouge_scorer import RougeScorer
         from sacrebleu.metrics.bleu import BLEU
@@ -73,7 +72,6 @@ class TextScores:
             prediction_words=bleu.sys_len,
             reference_words=bleu.ref_len,
             rouge={name: sum((scores[name].fmeasure for scores in rouge), 0.0) for name in ROUGE_METRICS},
-            **sums,
         )
 
     @classmethod
@@ -83,25 +81,21 @@ class TextScores:
 
     def metrics(self) -> dict[str, float | None]:
         """Every metric of `TEXT_METRICS` by name; None if undefined."""
-        return {name: metric.compute(self) for name, metric in TEXT_METRICS.items()}
+        found = {"bleu": _bleu(self), **{name: ratio(total, self.count) for name, total in self.rouge.items()}}
+        found |= {"perplexity": perplexity(self.nll, self.tokens), "ended": ratio(self.ended, self.count)}
+        found["token_accuracy"] = ratio(self.correct_tokens, self.tokens)
+        return {name: found[name] for name in TEXT_METRICS}
 
     def to_record(self) -> dict[str, Any]:
         """The entry `texts` in the record of a cell: the sums and the metrics."""
-        record = sums_to_record(self) | {"nll": round(self.nll, 6)}
-        record["rouge"] = {name: round(total, 9) for name, total in self.rouge.items()}
-        metrics = self.metrics().items()
-        return record | {"metrics": {name: None if value is None else round(value, 6) for name, value in metrics}}
+        metrics = {name: None if value is None else round(value, 6) for name, value in self.metrics().items()}
+        rouge = {name: round(total, 9) for name, total in self.rouge.items()}
+        return sums_to_record(self) | {"nll": round(self.nll, 6), "rouge": rouge, "metrics": metrics}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "TextScores | None":
-        """From the record of a cell; None for one without texts. Raises `KeyError`, `TypeError` or `ValueError` for an
-        invalid record."""
-        data = record.get("texts")
-        if data is None:
-            return None
-        sums = {one.name: data[one.name.removeprefix("num_")] for one in fields(cls)}
-        sums |= {name: tuple(sums[name]) for name in ("matches", "totals")}
-        return cls(**sums | {"rouge": {name: float(data["rouge"][name]) for name in ROUGE_METRICS}})
+        """From the record of a cell; None for one without texts. Raises `ValueError` for an invalid record."""
+        return None if record.get("texts") is None else sums_from_record(cls, record["texts"])
 
 
 def _bleu(scores: TextScores) -> float | None:
@@ -120,23 +114,19 @@ def _bleu(scores: TextScores) -> float | None:
 
 
 TEXT_METRICS: dict[str, Metric] = {
-    "bleu": Metric("BLEU of the corpus", _bleu),
-    "rouge1": Metric("ROUGE-1", lambda s: ratio(s.rouge["rouge1"], s.count)),
-    "rouge2": Metric("ROUGE-2", lambda s: ratio(s.rouge["rouge2"], s.count)),
-    "rougeL": Metric("ROUGE-L", lambda s: ratio(s.rouge["rougeL"], s.count)),
-    "perplexity": Metric("perplexity per token", lambda s: perplexity(s.nll, s.num_tokens), lower_is_better=True),
-    "token_accuracy": Metric(
-        "correct tokens after the correct prefix", lambda s: ratio(s.num_correct_tokens, s.num_tokens), True
-    ),
-    "ended": Metric("answers with an end token", lambda s: ratio(s.num_ended, s.count), True),
+    "bleu": Metric("BLEU of the corpus"),
+    **{name: Metric(f"ROUGE-{name[-1]}") for name in ROUGE_METRICS},
+    "perplexity": Metric("perplexity per token", lower_is_better=True),
+    "token_accuracy": Metric("correct tokens after the correct prefix", True),
+    "ended": Metric("answers with an end token", True),
 }
 """The metrics of texts; docs/metrics.md defines them."""
 
 
-def perplexity(nll: float, num_tokens: int) -> float | None:
+def perplexity(nll: float, tokens: int) -> float | None:
     """exp(nll / tokens); None without tokens or on overflow.
 
     >>> round(perplexity(4.60517, 2), 4)
     10.0
     """
-    return exp(nll / num_tokens) if num_tokens and nll / num_tokens <= 709.0 else None
+    return exp(nll / tokens) if tokens and nll / tokens <= 709.0 else None

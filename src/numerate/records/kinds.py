@@ -23,7 +23,6 @@ Object = dict[str, Any]
 Decimal = Annotated[str, Meta(pattern=r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\Z")]
 Region = Annotated[str, Meta(pattern=r"^(in_distribution|ood_validation|ood_test|100\+|below)\Z")]
 Digits = Annotated[str, Meta(pattern=r"^[0-9]+\Z")]
-Histogram = dict[Annotated[str, Meta(pattern=r"^(0|\D-?\d+)\Z")], Count]
 
 # Evaluations ----------------------------------------------------------------------------------------------------------
 
@@ -52,12 +51,12 @@ _NUMBERS = record_type(
     {
         "count digits correct missing invalid clipped correct_digits nonzero": Count,
         "within": dict[str, Count],
-        "linear log": record_type({_SUMS: Decimal}),
-        "error_sketch log_error_sketch": Histogram,
+        "linear log": record_type({"count": Count, _SUMS: Decimal}),
         "relative_error": Decimal,
+        "of_cell": dict[str, Loss | None],
         "metrics": Object,
     },
-    *("error_sketch has 0", "log_error_sketch has 0", "correct_digits <= digits"),
+    "correct_digits <= digits",
     *(f"{name} <= count" for name in ("correct", "missing", "invalid", "clipped", "nonzero", "within")),
 )
 _TEXTS = record_type(
