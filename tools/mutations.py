@@ -223,8 +223,8 @@ FAULTS = [
     Fault(
         "the nucleus lacks its last token",
         "evaluation/sampling.py",
-        "nucleus_size = (sums - probabilities < top_p * sums[:, -1:])",
-        "nucleus_size = (sums < top_p * sums[:, -1:])",
+        "nucleus_size = (sums - probabilities < sampling.top_p * sums[:, -1:])",
+        "nucleus_size = (sums < sampling.top_p * sums[:, -1:])",
         "tests/evaluation/test_sampling.py",
     ),
     Fault(

@@ -15,7 +15,7 @@ from numerate.batch import Output
 from numerate.config import Span
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import CellRequest
-from numerate.evaluation.generate import IncrementalDecoder
+from numerate.evaluation.generate import CachedDecoder
 from numerate.evaluation.generation_settings import Generation
 from numerate.evaluation.kinds import generated_answers
 from numerate.evaluation.kinds.generated_answers import GeneratedAnswers, is_correct
@@ -80,7 +80,7 @@ def test_another_pattern_finds_answers_elsewhere() -> None:
     assert is_correct(Generation(answer_pattern="Answer: (.*)"), "Answer: 7 of 8\nAnswer: 9", "7")
 
 
-class Scripted(IncrementalDecoder):
+class Scripted(CachedDecoder):
     """Decodes given tokens, row by row, whatever it reads."""
 
     ids: Tensor
@@ -89,7 +89,7 @@ class Scripted(IncrementalDecoder):
         self.step_index = -1
         self.step(torch.zeros(0), None)
 
-    def step(self, ids: Tensor, number_values: Tensor | None) -> None:
+    def step(self, ids: Tensor, number_values: Tensor | None, row_index: Tensor | None = None) -> None:
         self.step_index += 1
         scores = nn.functional.one_hot(self.ids[:, self.step_index], 128).float()
         scores[:, [PAD, UNK, BOS]] += 0.5  # the likeliest after the given one, and if that is one of them, too

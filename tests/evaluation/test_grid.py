@@ -13,7 +13,7 @@ from numerate.errors import UserError
 from numerate.evaluation import costs
 from numerate.evaluation.costs import row_size, row_sizes
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.evaluator import default_grid
+from numerate.evaluation.evaluator import resolve_grid
 from numerate.evaluation.grid import (
     NAMED_GRIDS,
     Cell,
@@ -46,19 +46,19 @@ def places(text: str, axes: tuple[str, ...] = AXES) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("text", "spans"),
+    ("text", "written"),
     [
-        ("1:12x1:12", (Span(1, 12), Span(1, 12))),
-        ("1:12", (Span(1, 12), Span(1, 12))),
-        ("7", (Span(7, 7), Span(7, 7))),
-        ("7x1:3", (Span(7, 7), Span(1, 3))),
-        (" 1:2 x 3:4 ", (Span(1, 2), Span(3, 4))),
-        ("1:2×3:4", (Span(1, 2), Span(3, 4))),  # noqa: RUF001
+        ("1:12", "1:12x1:12"),
+        ("7", "7x7"),
+        ("7x1:3", "7x1:3"),
+        (" 1:2 x 3:4 ", "1:2x3:4"),
+        ("1:2×3:4", "1:2x3:4"),  # noqa: RUF001
+        ("1:100:40x7", "1:81:40x7"),
     ],
 )
-def test_what_a_grid_reads(text: str, spans: tuple[Span, Span]) -> None:
+def test_what_a_grid_reads(text: str, written: str) -> None:
     grid = Grid.parse(text, AXES)
-    assert grid.spans == spans
+    assert str(grid) == written
     assert Grid.parse(str(grid), AXES) == grid
 
 
@@ -72,7 +72,7 @@ def test_what_a_grid_reads(text: str, spans: tuple[Span, Span]) -> None:
         ("1.5x2", r"^grid: .*use e.g. 1:12x1:12"),
         ("-3:2x1:2", r"^grid: '-3:2x1:2': sizes must be from 0 to 1,000,000"),
         ("1:9:0", r"^grid: '1:9:0': .* steps 1 or more"),
-        ("diagonal:1:5x1:5", r"^grid: .*ties all axes to one value, so it has one span: diagonal:101:160"),
+        ("diagonal:1:5x1:5", r"^grid: .* not '1:5x1' \(use e\.g\. .*diagonal:20:40"),
         ("1:5+", r"^grid: .*use e\.g\. 1:12x1:12"),
         ("1:20,30:40", r"parts are joined by \+, as in 1:12x1:12\+diagonal:20:40"),
         ("larg", r"Did you mean 'large'\?"),
@@ -107,10 +107,10 @@ def test_a_grid_has_the_strata_of_its_task_beside_other_cells(text: str, found: 
     ("task", "text", "words"),
     [
         (Arithmetic("x"), "carries:9", r"^grid: Arithmetic has no stratum 'carries'; it has uneven, cascade\.$"),
-        (Arithmetic(), "1:9+cascade", r"^grid: 'cascade' needs the length of its operands, as in cascade:20$"),
+        (Arithmetic(), "1:9+cascade", r"^grid: .* not 'cascade' .*cascade:20"),
         (Sorting(), "cascade:9", r"^grid: Sorting has no stratum 'cascade'; it has none\.$"),
         (Arithmetic(), "cascades:9", r"Did you mean 'cascade'\?"),
-        (Arithmetic("-"), "cascade:1:3", "^grid: 'cascade:1:3' selects none of the questions of cascade:1$"),
+        (Arithmetic("-"), "cascade:1:3", "^grid: cascade:1 selects none of the questions of Arithmetic$"),
         (Arithmetic(), "carries:1x2", r"^grid: a span must be low:high, both included, such as 1:5, not '1x2'"),
     ],
 )
@@ -144,17 +144,11 @@ def test_no_piece_is_empty_or_costs_much_more_than_the_mean(costs: list[int], of
     assert max(sums) == max(costs) or max(sums) < 1.03 * sum(costs) / of
 
 
-@pytest.mark.parametrize(("number", "of"), [(0, 3), (4, 3), (-1, 3), (1, 0)])
-def test_a_piece_that_there_is_not_is_refused(number: int, of: int) -> None:
-    with pytest.raises(UserError, match=rf"^shard: must be from 1/{of} to {of}/{of}, not {number}/{of}"):
-        shard(Grid.parse("1:2", AXES).cells(), number, of, cost)
-
-
 def test_what_a_piece_reads_like() -> None:
     assert parse_shard("2/4") == (2, 4)
     assert parse_shard(" 10/20 ") == (10, 20)
-    for text in ("", "2", "2/", "a/b", "2 of 4", "1/2/3", "-1/4"):
-        with pytest.raises(UserError, match=r"^shard: .*must have the form 1/4"):
+    for text in ("", "2", "2/", "a/b", "2 of 4", "1/2/3", "-1/4", "0/3", "4/3", "1/0"):
+        with pytest.raises(UserError, match=r"^shard: must be from 1/4 to 4/4, for example, not"):
             parse_shard(text)
 
 
@@ -172,7 +166,6 @@ def test_a_grid_is_every_combination_or_ties_all_axes() -> None:
     assert places("diagonal:200:1000:100") == [(n, n) for n in range(200, 1001, 100)]
     assert places("diagonal:3:4", ("length",)) == [(3,), (4,)]
     assert places("1:100:40x7") == [(1, 7), (41, 7), (81, 7)]
-    assert str(Grid.parse("1:100:40x7", AXES)) == "1:81:40x7"
 
 
 def test_parts_are_joined_and_no_cell_comes_twice() -> None:
@@ -180,7 +173,6 @@ def test_parts_are_joined_and_no_cell_comes_twice() -> None:
     grid = Grid.parse("1:2x5+diagonal:2:9:3", AXES)
     assert Grid.parse(str(grid), AXES) == grid
     assert grid.corners() == [tuple(zip(AXES, place, strict=True)) for place in ((2, 5), (8, 8))]
-    assert grid.spans == (Span(1, 8), Span(2, 8))
 
 
 def test_the_published_tiers_have_their_cells(shared: Path) -> None:
@@ -308,9 +300,9 @@ def test_cells_with_holes_make_a_grid_of_those_cells_alone() -> None:
 
 
 def test_the_default_grid_is_what_was_trained_and_as_much_again() -> None:
-    assert str(default_grid(Arithmetic(digits=Span(1, 5)))) == "1:10x1:10"
-    assert str(default_grid(Arithmetic(first_digits=Span(2, 4), second_digits=3))) == "2:8x3:6"
-    assert str(default_grid(GeneratedMathematics())) == "1:8", "all parts, the four beyond training too"
+    assert str(resolve_grid(Arithmetic(digits=Span(1, 5)), None)) == "1:10x1:10"
+    assert str(resolve_grid(Arithmetic(first_digits=Span(2, 4), second_digits=3), None)) == "2:8x3:6"
+    assert str(resolve_grid(GeneratedMathematics(), None)) == "1:8", "all parts, the four beyond training too"
 
     class Axisless(Arithmetic):
         def axes(self) -> tuple[Any, ...]:
@@ -320,4 +312,4 @@ def test_the_default_grid_is_what_was_trained_and_as_much_again() -> None:
             return {}
 
     with pytest.raises(UserError, match=r"^grid: Axisless has no axes"):
-        default_grid(Axisless())
+        resolve_grid(Axisless(), None)

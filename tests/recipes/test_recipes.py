@@ -11,7 +11,7 @@ import numerate
 from numerate import catalogue
 from numerate.config import identity, override
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.evaluator import parse_grid
+from numerate.evaluation.evaluator import resolve_grid
 from numerate.evaluation.grid import Grid
 from numerate.recipes import abacus, inductive_counting, number_loss, papers
 from numerate.recipes.papers import BIBTEX_BY_LINK, PAPERS
@@ -59,7 +59,7 @@ def test_its_grid_fits_the_tables(name: str) -> None:
     model = (debug(recipe) if name in PUBLISHED_ABACUS else recipe).model.build(exam.vocabulary, 0)
     assert sum(parameter.numel() for parameter in model.parameters()) < 500_000
     for grid in (recipe.evaluation.grid or "1:100", *(["diagonal:101:160"] if name.startswith("addition") else [])):
-        for corner in parse_grid(recipe.task, grid).corners():
+        for corner in resolve_grid(recipe.task, grid).corners():
             model.check_tokens(exam.longest_rows(recipe.task.at_cell(**dict(corner)), split="test", count=1))
 
 

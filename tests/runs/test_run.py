@@ -1,6 +1,5 @@
 """A stored run: found again, evaluated to the byte, questioned, reported, continued."""
 
-import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -195,7 +194,7 @@ def test_a_question_beyond_the_table_is_refused_and_one_beyond_training_is_warne
         ({"count": 0}, "count: must be at least 1, not 0"),
         ({"checkpoint": "finl"}, "must be final, best, all or a step"),
         ({"checkpoint": "5"}, "has no checkpoint of step 5; there are: 4, 8"),
-        ({"shard": "3/2"}, "shard: must be from 1/2 to 2/2"),
+        ({"shard": "3/2"}, "shard: must be from 1/4 to 4/4, for example, not '3/2'"),
         ({"method": "guessing"}, "must be one of one pass, decoding, beams"),
     ],
 )
@@ -342,7 +341,7 @@ def test_a_grid_of_parts_that_files_have_not_is_refused_with_what_takes_those_th
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rows_of_files_are_evaluated_once_and_a_grid_of_another_task_is_reported_as_replaced(tmp_path: Path) -> None:
+def test_rows_of_files_are_evaluated_once_and_a_grid_of_another_task_is_refused(tmp_path: Path) -> None:
     jokes = RJokes(data_dir=str(Path(__file__).parents[1] / "text" / "texts"))
     recipe = replace(
         number_loss_small_was(),
@@ -352,16 +351,11 @@ def test_rows_of_files_are_evaluated_once_and_a_grid_of_another_task_is_reported
         evaluation=Evaluation(grid="1:12x1:12", examples_per_cell=43_246, validation_examples=43_246),
         device="cpu",
     )
-    messages: list[str] = []
-    run = train(recipe, runs_dir=tmp_path, quiet=True, on_message=messages.append).run
-    warning = (
-        "evaluation.grid: '1:12x1:12' does not fit the axes of RJokes (test), so the default grid 1 is used; "
-        "set evaluation.grid=null to select it without this warning"
-    )
-    assert messages.count(f"warning: {warning}") == 1
-    with pytest.warns(UserWarning, match=re.escape(warning)) as warned:
-        (record,) = run.evaluate()
-    assert len(warned) == 1
+    with pytest.raises(UserError, match=r"^evaluation.grid: '1:12x1:12' has 2 axes, the task has 1: test; use e.g."):
+        train(recipe, runs_dir=tmp_path, quiet=True)
+    recipe = replace(recipe, evaluation=replace(recipe.evaluation, grid=None))
+    run = train(recipe, runs_dir=tmp_path, quiet=True).run
+    (record,) = run.evaluate()
     assert record["count"] == jokes.num_rows("test")
     (developed,) = [one for one in run.folder.records("metrics.jsonl") if one.get("split") == "validation"]
     assert developed["count"] == jokes.num_rows("validation")

@@ -12,11 +12,10 @@ from numerate.catalogue import get_class
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import cell_questions, num_cell_questions
-from numerate.evaluation.evaluator import default_grid, resolve_grid
+from numerate.evaluation.evaluator import resolve_grid
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counter_rng import permute, random_key
 from numerate.tasks.plain import format_question
-from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.task import SPLITS
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.tokenizers.tokenizer import Characters
@@ -314,22 +313,21 @@ def test_no_row_is_drawn_twice_where_more_are_wanted_than_a_file_has(
 def test_the_cells_of_a_file_are_the_sizes_that_it_has(tmp_path: Path) -> None:
     every = written(tmp_path / "every.txt", ["1+2=3", "1+21=31", "21+2=32", "21+21=42"], digit_order="normal")
     assert every.cells() == [(1, 1), (1, 2), (2, 1), (2, 2)]
-    assert str(default_grid(every)) == "1:2x1:2"
+    assert str(resolve_grid(every, None)) == "1:2x1:2"
     assert every.at_cell(question_length=4).cells() == [(1, 1)]
     long = replace(every, question_length=Span(4, 5))
     assert long.cells() == [(1, 1), (1, 2), (2, 1)]
-    assert str(default_grid(long)) == "1x1:2+2x1"
+    assert str(resolve_grid(long, None)) == "1x1:2+2x1"
     holes = written(tmp_path / "holes.txt", ["A:1=A", "A:2,B:1=B,A", "A:21,B:1=B,A", "A:3=A"])
     assert holes.cells() == [(4,), (8,), (9,)]
-    assert str(default_grid(holes)) == "4+8:9"
+    assert str(resolve_grid(holes, None)) == "4+8:9"
     short = replace(holes, question_length=Span(4, 8))
     assert short.cells() == [(4,), (8,), (9,)], "longer ones than the trained ones can be evaluated"
-    assert str(default_grid(short)) == "4+8"
+    assert str(resolve_grid(short, None)) == "4+8"
     assert Arithmetic().cells() is None
-    assert str(resolve_grid(holes, "1:12x1:12")) == "4+8:9", "the grid of the recipe's own task is not meant for it"
     assert str(resolve_grid(every, "1:2x1")) == "1:2x1"
     with pytest.raises(UserError, match=r"has 2 axes, the task has 1: .*; use e.g. 1:12, or null for the default grid"):
-        resolve_grid(RaspCounting(), "1:12x1:12")
+        resolve_grid(holes, "1:12x1:12")
 
 
 def test_lines_of_json_are_no_rows_and_the_task_that_reads_them_is_named(tmp_path: Path) -> None:

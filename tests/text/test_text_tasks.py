@@ -15,7 +15,7 @@ from numerate.catalogue import presets
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import cell_questions, num_cell_questions
-from numerate.evaluation.evaluator import default_grid
+from numerate.evaluation.evaluator import resolve_grid
 from numerate.tasks import GSM8K, Mathematics, MultiRC, QuestionFiles, RJokes
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.folders import data_folder
@@ -94,7 +94,7 @@ def test_parts_are_the_sizes_of_its_axis(task: TextTask) -> None:
         assert len(fixed.draw(CounterRNG(1), np.arange(5))) == 5
         assert fixed.longest_questions() is not None
         assert task.cell_name(axis, number) != str(number)
-    assert str(default_grid(task)) == (f"1:{len(task.cells())}" if len(task.cells()) > 1 else "1")
+    assert str(resolve_grid(task, None)) == (f"1:{len(task.cells())}" if len(task.cells()) > 1 else "1")
     with pytest.raises(UserError, match=rf"^{axis}: there is no 9; there are: 1 "):
         task.at_cell(**{axis: 9}).examples("test", 0, 0, 1)
 

@@ -1,6 +1,6 @@
 """The evaluation data of a recipe: questions as batches, and batches split for the forward pass."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -56,10 +56,10 @@ class EvaluationData:
         self.layout = replace(layout, targets="answer") if isinstance(layout, Continuation) else layout
         self.vocabulary = tokenizer.build_vocabulary(task)
         self.symbols = np.array(self.vocabulary.tokens)
-        self._digit_mask = torch.from_numpy(self.vocabulary.token_kinds == DIGIT)
-        number_token_mask = (self.vocabulary.token_kinds == NUMBER) & np.isnan(self.vocabulary.number_values)
-        self.number_token_mask = torch.from_numpy(number_token_mask)
-        self.has_number_tokens = bool(number_token_mask.any())
+        kinds, values = self.vocabulary.token_kinds, self.vocabulary.number_values
+        self._digit_mask = torch.from_numpy(kinds == DIGIT)
+        self._number_mask = torch.from_numpy((kinds == NUMBER) & np.isnan(values))
+        self.has_number_tokens = bool(self._number_mask.any())
 
     @classmethod
     def from_recipe(cls, recipe: Any) -> "EvaluationData":
@@ -116,18 +116,16 @@ class EvaluationData:
 
     def is_number_token(self, ids: Tensor) -> Tensor:
         """Mask of the ids that stand for any number, whose value is given separately."""
-        return self.number_token_mask.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
+        return self._number_mask.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
 
     def longest_rows(self, task: Task, split: str = "validation", count: int = 64) -> Tokens:
         """Tokens of the longest questions of a task without few-shot examples, to check that position embeddings are
         large enough."""
         largest = {axis: span.high for axis, span in task.training_spans().items()}
         largest_task = task.at_cell(**largest) if largest else task
-        longest_questions = largest_task.longest_questions()
-        return self.batch(
-            largest_task.examples(split, 0, 0, count) if longest_questions is None else longest_questions,
-            few_shot=False,
-        ).tokens
+        longest = largest_task.longest_questions()
+        questions = largest_task.examples(split, 0, 0, count) if longest is None else longest
+        return self.batch(questions, few_shot=False).tokens
 
 
 def split_batch(batch: Batch, max_rows: int | None = None) -> Sequence[Batch]:
@@ -145,59 +143,49 @@ def split_batch(batch: Batch, max_rows: int | None = None) -> Sequence[Batch]:
 
 def slice_rows(batch: Batch, row_slice: slice) -> Batch:
     """These rows of a batch, without truncation."""
-    return replace(
-        batch,
-        tokens=select_rows(batch.tokens, row_slice),
-        targets=batch.targets[row_slice],
-        target_positions=batch.target_positions[row_slice],
-        target_ids=batch.target_ids[row_slice],
-        target_number_values=None if batch.target_number_values is None else batch.target_number_values[row_slice],
-        source=None if batch.source is None else select_rows(batch.source, row_slice),
-    )
+    tokens, source = select_rows(batch.tokens, row_slice), batch.source and select_rows(batch.source, row_slice)
+    names = ("targets", "target_positions", "target_ids", "target_number_values")
+    return replace(batch, tokens=tokens, source=source, **_rows_of(batch, names, row_slice))
 
 
 def select_rows(tokens: Tokens, rows: slice | Tensor) -> Tokens:
     """The selected rows, in the given order, without position ids."""
-    return replace(
-        tokens,
-        ids=tokens.ids[rows],
-        lengths=tokens.lengths[rows],
-        example_indices=tokens.example_indices[rows],
-        number_values=None if tokens.number_values is None else tokens.number_values[rows],
-        blocked_keys=None if tokens.blocked_keys is None else tokens.blocked_keys[rows],
-        position_ids=None,
-    )
+    names = ("ids", "lengths", "example_indices", "number_values", "blocked_keys")
+    return replace(tokens, position_ids=None, **_rows_of(tokens, names, rows))
+
+
+def _rows_of(owner: Any, names: Sequence[str], rows: slice | Tensor) -> dict[str, Any]:
+    """These rows of the tensors of these names that it has."""
+    return {name: value[rows] for name in names if (value := getattr(owner, name)) is not None}
 
 
 def extract_prompts(batch: Batch) -> tuple[Tokens, int]:
     """The questions of a batch without their answers, and the number of tokens of the longest answer."""
     tokens, lengths = batch.tokens, batch.target_positions[:, 0] + 1
-    max_length = int(lengths.max())
-    is_prompt = torch.arange(max_length, device=lengths.device)[None, :] < lengths[:, None]
+    longest = int(lengths.max())
+    is_prompt = torch.arange(longest, device=lengths.device)[None, :] < lengths[:, None]
     values, blocked = tokens.number_values, tokens.blocked_keys
     prompts = replace(
         tokens,
-        ids=torch.where(is_prompt, tokens.ids[:, :max_length], 0),
+        ids=torch.where(is_prompt, tokens.ids[:, :longest], 0),
         lengths=lengths,
-        number_values=None if values is None else torch.where(is_prompt, values[:, :max_length], 1.0),
-        blocked_keys=None if blocked is None else blocked[:, :max_length],
+        number_values=None if values is None else torch.where(is_prompt, values[:, :longest], 1.0),
+        blocked_keys=None if blocked is None else blocked[:, :longest],
         position_ids=None,
     )
     return prompts, batch.target_ids.shape[1]
 
 
-def make_batches(evaluation_data: EvaluationData, questions: Questions, model: Model) -> Sequence[Batch]:
+def make_batches(evaluation_data: EvaluationData, questions: Questions, model: Model) -> Iterator[Batch]:
     """Batches of a fixed number of tokens, on the model's device."""
     device = next(model.parameters()).device
-    full_batch = evaluation_data.batch(questions)
-    time = full_batch.tokens.ids.shape[1]
-    rows = max(1, MAX_TOKENS_PER_BATCH // time)
+    batch = evaluation_data.batch(questions)
+    rows = max(1, MAX_TOKENS_PER_BATCH // batch.tokens.ids.shape[1])
     if len(questions) <= rows:
-        return [full_batch.to(device)]
-    return [
-        evaluation_data.batch(questions.take(slice(start, start + rows)), start).to(device)
-        for start in range(0, len(questions), rows)
-    ]
+        yield batch.to(device)
+        return
+    for start in range(0, len(questions), rows):
+        yield evaluation_data.batch(questions.take(slice(start, start + rows)), start).to(device)
 
 
 def cell_questions(task: Task, cell: Mapping[str, Any], *, count: int, seed: int = 0, split: str = "test") -> Questions:
@@ -207,12 +195,6 @@ def cell_questions(task: Task, cell: Mapping[str, Any], *, count: int, seed: int
     if all_questions is not None and len(all_questions) <= count:
         return all_questions
     return cell_task.examples(split, seed, 0, limit_count(cell_task, count, split))
-
-
-def question_facts(task: Task, questions: Questions) -> list[dict[str, int]]:
-    """`Task.question_facts` by question, as columns of predictions."""
-    facts = {name: values.tolist() for name, values in task.question_facts(questions).items()}
-    return [{name: values[row] for name, values in facts.items()} for row in range(len(questions))]
 
 
 def num_cell_questions(task: Task, cell: Mapping[str, Any], count: int, split: str = "test") -> int:
@@ -226,3 +208,9 @@ def limit_count(task: Task, count: int, split: str) -> int:
     """`count`, but at most the number of rows of a split in files, since none is repeated."""
     rows = task.num_rows(split)
     return count if rows is None else min(count, rows)
+
+
+def question_facts(task: Task, questions: Questions) -> list[dict[str, int]]:
+    """`Task.question_facts` by question, as columns of predictions."""
+    facts = {name: values.tolist() for name, values in task.question_facts(questions).items()}
+    return [{name: values[row] for name, values in facts.items()} for row in range(len(questions))]

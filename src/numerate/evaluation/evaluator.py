@@ -9,7 +9,7 @@ from numerate.config import Spec, setting
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.generation_settings import Generation
-from numerate.evaluation.grid import Grid, matches_axes
+from numerate.evaluation.grid import Grid
 from numerate.tasks.task import Task
 
 Method = Literal["one pass", "decoding", "beams"]
@@ -80,8 +80,8 @@ class CellRequest(NamedTuple):
 def evaluate_cell(
     model: Model, evaluation_data: EvaluationData, cell: Mapping[str, Any], *, count: int, **options: Any
 ) -> dict[str, Any]:
-    """The record of one cell, by the `EvaluationKind` of the data: a pure function of the weights and the arguments,
-    those of `CellRequest`.
+    """The record of one cell, by the `EvaluationKind` of the data: a function of the weights and the arguments, which
+    are those of `CellRequest`.
 
         evaluate_cell(model, evaluation_data, {"first_digits": 3, "second_digits": 4}, count=100)
         {"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98, "count": 100, "low": 0.93, "high": 0.994, ...}
@@ -93,44 +93,22 @@ def evaluate_cell(
 
 
 def resolve_grid(task: Task, text: str | None) -> Grid:
-    """The grid of a recipe: its setting, or the default grid if there is none. For a task without larger sizes than
-    those of training, such as a file, the default grid also replaces one with another number of axes.
+    """The grid of a text, by the axes and strata of a task; without one the trained sizes and as many larger ones.
+
+    For a task that enumerates its cells, the default grid has those cells; for a file of rows, only the trained ones
+    among them. Raises `UserError` for a text that is no grid of the task, and for a task without axes.
 
     >>> from numerate.tasks import Arithmetic
-    >>> str(resolve_grid(Arithmetic(digits=5), None)), str(resolve_grid(Arithmetic(), "1:12x1:12"))
+    >>> str(resolve_grid(Arithmetic(digits=5), None)), str(resolve_grid(Arithmetic(), "1:12"))
     ('5:10x5:10', '1:12x1:12')
     """
-    return default_grid(task) if text is None or _has_other_axes(task, text) else parse_grid(task, text)
-
-
-def parse_grid(task: Task, text: str) -> Grid:
-    """The grid of a text, by the axes and strata of a task."""
-    return Grid.parse(text, task.axes(), task)
-
-
-def warn_replaced_grid(task: Task, text: str | None) -> str | None:
-    """A warning if the grid of a recipe does not fit its task, with the grid used instead; None if it fits."""
-    if text is None or not _has_other_axes(task, text):
-        return None
-    axes = ", ".join(task.axes()) or "no axis"
-    return (
-        f"evaluation.grid: {text!r} does not fit the axes of {type(task).__name__} ({axes}), so the default grid "
-        f"{default_grid(task)} is used; set evaluation.grid=null to select it without this warning"
-    )
-
-
-def _has_other_axes(task: Task, text: str) -> bool:
-    return not (task.has_ood_sizes or matches_axes(text, task.axes()))
-
-
-def default_grid(task: Task) -> Grid:
-    """The trained sizes and as many larger ones: 1:5 on each axis becomes 1:10. For a task that enumerates its cells,
-    those cells; for a file of rows, only the trained ones among them. Raises `UserError` for a task without axes."""
+    if text is not None:
+        return Grid.parse(text, task.axes(), task)
     spans = task.training_spans()
     if not spans:
         raise UserError(f"grid: {type(task).__name__} has no axes, so no grid can be made; axes() must name a field")
-    text = "x".join(f"{span.low}:{(1 + task.has_ood_sizes) * span.high}" for span in spans.values())
-    grid, points = Grid.parse(text, tuple(spans)), task.cells()
+    default = "x".join(f"{span.low}:{(1 + task.has_ood_sizes) * span.high}" for span in spans.values())
+    grid, points = Grid.parse(default, tuple(spans)), task.cells()
     if points is not None and task.default_grid_in_distribution:
         points = [*({*points} & {tuple(size for _, size in cell) for cell in grid.cells()})]
     return grid if points is None or len(points) == len(grid.cells()) else Grid.from_points(points, tuple(spans))

@@ -1,8 +1,7 @@
 """Decoding token by token, with the state of the model as cache."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from numerate.batch import Model, Output, Tokens
 from numerate.errors import OperationalError
+from numerate.evaluation.evaluation_data import select_rows
 from numerate.vocabulary import EOS, PAD
 
 NextTokenFunction = Callable[[Float[Tensor, "rows vocabulary"], int], Int[Tensor, " rows"]]
@@ -42,35 +42,65 @@ class GenerationOutput:
             raise OperationalError("model: the logits are NaN, because of corrupt weights or too low a precision")
 
 
-class IncrementalDecoder(ABC):
-    """Reads tokens and keeps the output at the last token of each row."""
+class CachedDecoder:
+    """The `output` at the last token of each row, one token further at each step.
+
+    The tokens before are in the model's cache. Rows are read again where a model cannot reorder its cache, and where
+    they have more than `window` tokens: then the last of them alone, as if the text began there.
+    """
 
     output: Output
-
-    @abstractmethod
-    def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> None:
-        """Processes one more token of each row."""
-
-
-class CachedDecoder(IncrementalDecoder):
-    """Decodes with a cache: one step per token."""
+    tokens: Tokens
+    _state: Any
 
     def __init__(
-        self, model: Model, prompts: Tokens, max_new_tokens: int, source: Tokens | None = None, position_offset: int = 0
-    ):
-        self.model = model
-        capacity = int(prompts.lengths.max()) + max_new_tokens
-        decoding_step = model.prefill(prompts, source, capacity=capacity, position_offset=position_offset)
-        self.output, self._state = decoding_step.output, decoding_step.state
+        self,
+        model: Model,
+        prompts: Tokens,
+        max_new_tokens: int,
+        source: Tokens | None = None,
+        position_offset: int = 0,
+        window: int | None = None,
+    ) -> None:
+        self.model, self.source, self.position_offset, self.window = model, source, position_offset, window
+        self.longest = int(prompts.lengths.max())
+        self.capacity = min(self.longest + max_new_tokens, window or self.longest + max_new_tokens)
+        self._read(prompts)
 
-    def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> None:
-        decoding_step = self.model.step(ids, number_values, self._state)
+    def step(
+        self, ids: Int[Tensor, " rows"], number_values: Tensor | None, row_index: Int[Tensor, " rows"] | None = None
+    ) -> None:
+        """One more token of each row; with `row_index`, of these rows instead, some of them perhaps repeated."""
+        self.longest += 1
+        state = self._state if row_index is None else self.model.reorder_rows(self._state, row_index)
+        if self.window is not None or state is None:
+            tokens = self.tokens if row_index is None else select_rows(self.tokens, row_index)
+            self.tokens = tokens.append(ids, number_values)
+        if state is None or (self.window is not None and self.longest > self.window):
+            self._read(self.tokens)
+        else:
+            decoding_step = self.model.step(ids, number_values, state)
+            self.output, self._state = decoding_step.output, decoding_step.state
+
+    def _read(self, tokens: Tokens) -> None:
+        """Reads whole rows, or the last tokens in the window."""
+        self.tokens = tokens
+        if self.window is not None and self.longest > self.window:
+            columns = (tokens.lengths - self.window).clamp(min=0)[:, None] + torch.arange(
+                self.window, device=tokens.ids.device
+            )
+            names = ("ids", "number_values", "blocked_keys")
+            last = {name: value.gather(1, columns) for name in names if (value := getattr(tokens, name)) is not None}
+            tokens = replace(tokens, lengths=tokens.lengths.clamp(max=self.window), **last)
+        decoding_step = self.model.prefill(
+            tokens, self.source, capacity=self.capacity, position_offset=self.position_offset
+        )
         self.output, self._state = decoding_step.output, decoding_step.state
 
 
 def decode_tokens(
     model: Model,
-    decoder: IncrementalDecoder,
+    decoder: CachedDecoder,
     next_token: NextTokenFunction,
     num_rows: int,
     max_new_tokens: int,
@@ -88,9 +118,7 @@ def decode_tokens(
     """
     device = decoder.output.hidden_states.device
     stop_tensor = torch.tensor(list(stop_ids), dtype=torch.long, device=device)
-    regression = (
-        None if model.regression_token_id is None else (model.regression_token_id, stop_ids[0] if stop_ids else EOS)
-    )
+    number_id, end_id = model.regression_token_id, stop_ids[0] if stop_ids else EOS
     tokens: list[Tensor] = []
     number_values: list[Tensor] = []
     log_probability: Any = 0.0
@@ -102,7 +130,7 @@ def decode_tokens(
         logits = output.logits[:, -1]
         if logits.dtype not in (torch.float32, torch.float64):
             logits = logits.float()
-        forced_id = None if regression is None else regression[min(step, 1)]
+        forced_id = number_id if number_id is None or step == 0 else end_id
         new_ids = next_token(logits, step) if forced_id is None else torch.full_like(lengths, forced_id)
         # Only a regression head selects -1, which is not a token id.
         score = logits.gather(1, new_ids[:, None].clamp(min=0))[:, 0] - logits.logsumexp(-1)
@@ -112,11 +140,7 @@ def decode_tokens(
         new_number = last_number(output)
         number_values += [] if new_number is None else [torch.where(is_finished, 1.0, new_number)]
         lengths = lengths + ~is_finished
-        newly_finished = (
-            ~is_finished & torch.isin(new_ids, stop_tensor)
-            if len(stop_tensor) != 1
-            else ~is_finished & (new_ids == stop_tensor)
-        )
+        newly_finished = ~is_finished & torch.isin(new_ids, stop_tensor)
         has_stop_token = has_stop_token | newly_finished
         was_finished, is_finished = is_finished, is_finished | newly_finished
         if on_tokens is not None:
@@ -124,24 +148,13 @@ def decode_tokens(
             is_finished[list(on_tokens(new_tokens))] = True
         if step == max_new_tokens - 1:
             break
-        is_check_due = (
-            device.type == "cpu" or on_tokens is not None or step % STOP_CHECK_INTERVAL == STOP_CHECK_INTERVAL - 1
-        )
-        if is_check_due and bool(is_finished.all()):
+        is_checked = device.type == "cpu" or on_tokens is not None or (step + 1) % STOP_CHECK_INTERVAL == 0
+        if is_checked and bool(is_finished.all()):
             break
         decoder.step(new_ids, new_number)
-    if not tokens:
-        empty = torch.zeros(num_rows, 0, dtype=torch.long, device=device)
-        return GenerationOutput(empty, lengths, torch.zeros(num_rows, device=device), None, has_stop_token)
     longest = int(lengths.max())  # more tokens may have been generated before the check
-    ids = torch.stack(tokens[:longest], dim=1)
-    return GenerationOutput(
-        ids,
-        lengths,
-        log_probability,
-        torch.stack(number_values[:longest], dim=1) if number_values else None,
-        has_stop_token,
-    )
+    values = torch.stack(number_values[:longest], dim=1) if number_values else None
+    return GenerationOutput(torch.stack(tokens[:longest], dim=1), lengths, log_probability, values, has_stop_token)
 
 
 def greedy_token(logits: Float[Tensor, "rows vocabulary"], step: int) -> Int[Tensor, " rows"]:
@@ -167,7 +180,7 @@ def greedy_decode(
     """Greedy decoding of up to `max_new_tokens` tokens, or until every row has `end_id`; the other end tokens of a
     pretrained model end it like [EOS], which stands in `ids` for them.
 
-    Prompts may differ in length (padded on the right). The prefix is cached.
+    Prompts may differ in length (padded on the right).
     """
     decoder = CachedDecoder(model, prompts, max_new_tokens, source, position_offset)
     stop_ids = end_ids(model, end_id)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from numerate.config import Span
 from numerate.errors import UserError, did_you_mean
@@ -49,58 +49,17 @@ NAMED_GRIDS = {
 """The grids of the published evaluation of Abacus, by the names of its options: each has the cells that the previous
 one lacks. A name can be part of a grid: `large+ood_only+up_to_40`."""
 
-GOLDEN_RATIO = (5**0.5 - 1) / 2
-
 MAX_CELLS = 1_000_000
-"""Grids with more cells are an error."""
+"""A part of a grid with more cells is an error."""
 
 
-@dataclass(frozen=True)
-class GridPart:
-    """A rectangle of cells: every combination of the values of each axis; with `is_diagonal` only the cells whose axes
-    all have the same value."""
+class GridPart(NamedTuple):
+    """Cells of a grid with their text; `first` and `last` are those of the smallest and of the largest size."""
 
-    values: tuple[range, ...]
-    is_diagonal: bool = False
-
-    def cells(self, axes: Sequence[str]) -> Iterable[Cell]:
-        points: Iterable[tuple[int, ...]] = itertools.product(*self.values)
-        if self.is_diagonal:
-            points = ((value,) * len(self.values) for value in self.values[0])
-        return (tuple(zip(axes, point, strict=True)) for point in points)
-
-    def corners(self, axes: Sequence[str], end: int) -> Iterable[Cell]:
-        """The largest cell (`end=-1`), or the smallest (0)."""
-        return [tuple(zip(axes, (values[end] for values in self.values), strict=True))]
-
-    def __len__(self) -> int:
-        return len(self.values[0]) if self.is_diagonal else prod(map(len, self.values))
-
-    def __str__(self) -> str:
-        first, *_ = texts = [_format_range(values) for values in self.values]
-        return f"diagonal:{first}" if self.is_diagonal else "x".join(texts)
-
-
-@dataclass(frozen=True)
-class StratumPart:
-    """The cells of a stratum of a task (`Task.strata`) at each size."""
-
-    name: str
-    sizes: range
-    cells_by_size: tuple[tuple[Cell, ...], ...]
-
-    def cells(self, axes: Sequence[str]) -> Iterable[Cell]:
-        return itertools.chain.from_iterable(self.cells_by_size)
-
-    def corners(self, axes: Sequence[str], end: int) -> Iterable[Cell]:
-        """The cells of the largest size (`end=-1`), or of the smallest (0)."""
-        return self.cells_by_size[end]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.cells_by_size))
-
-    def __str__(self) -> str:
-        return f"{self.name}:{_format_range(self.sizes)}"
+    text: str
+    cells: tuple[Cell, ...]
+    first: tuple[Cell, ...]
+    last: tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
@@ -110,12 +69,11 @@ class Grid:
     >>> grid = Grid.parse("1:2x1:3", ("first_digits", "second_digits"))
     >>> len(grid.cells()), dict(grid.cells()[0])
     (6, {'first_digits': 1, 'second_digits': 1})
-    >>> [tuple(dict(cell).values()) for cell in Grid.parse("diagonal:200:600:200+7x1", grid.axes).cells()]
+    >>> [tuple(dict(cell).values()) for cell in Grid.parse("diagonal:200:600:200+7x1", ("a", "b")).cells()]
     [(200, 200), (400, 400), (600, 600), (7, 1)]
     """
 
-    axes: tuple[str, ...]
-    parts: tuple[GridPart | StratumPart, ...]
+    parts: tuple[GridPart, ...]
 
     @classmethod
     def parse(cls, text: str, axes: Sequence[str], task: Task | None = None) -> "Grid":
@@ -134,32 +92,18 @@ class Grid:
 
         Raises `UserError` for any other text.
         """
-        texts = _split_parts(text)
-        if task is not None and (name := next((one for one in task.strata(20) if one in map(str.strip, texts)), None)):
-            raise UserError(f"grid: {name!r} needs the length of its operands, as in {name}:20")
-        parts: tuple[GridPart | StratumPart, ...] = tuple(
-            _parse_stratum(part, text, axes, task) if _is_stratum(part) else _parse_part(part, text, axes)
-            for part in map(str.strip, texts)
-        )
-        if (count := sum(map(len, parts))) > MAX_CELLS:
-            raise UserError(f"grid: must have at most {MAX_CELLS:,} cells, not {count:,} as {text!r}")
-        return cls(tuple(axes), parts)
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        """The lowest and the highest value of each axis, without strata."""
-        rectangles = [part for part in self.parts if isinstance(part, GridPart)]
-        columns = [[part.values[axis] for part in rectangles] for axis in range(len(self.axes))]
-        return tuple(Span(min(v[0] for v in column), max(v[-1] for v in column)) for column in columns)
+        if not axes:
+            raise UserError(f"grid: must be null, not {text!r}: the task has no sizes")
+        texts = [part.strip() for name in text.split("+") for part in NAMED_GRIDS.get(name.strip(), name).split("+")]
+        return cls(tuple(_parse_part(part, axes, task) for part in texts))
 
     def cells(self) -> list[Cell]:
         """Every cell once, in order."""
-        return list(dict.fromkeys(cell for part in self.parts for cell in part.cells(self.axes)))
+        return list(dict.fromkeys(cell for part in self.parts for cell in part.cells))
 
     def corners(self, *, smallest: bool = False) -> list[Cell]:
-        """The largest cell of each part, to check that position embeddings are large enough; or the smallest."""
-        end = 0 if smallest else -1
-        return list(dict.fromkeys(cell for part in self.parts for cell in part.corners(self.axes, end)))
+        """The largest cells of each part, to check that position embeddings are large enough; or the smallest."""
+        return list(dict.fromkeys(cell for part in self.parts for cell in (part.first if smallest else part.last)))
 
     @classmethod
     def from_points(cls, points: Iterable[tuple[int, ...]], axes: Sequence[str]) -> "Grid":
@@ -168,89 +112,71 @@ class Grid:
         >>> str(Grid.from_points([(4,), (5,), (8,)], ("length",)))
         '4:5+8'
         """
-        parts: list[GridPart] = []
+        spans: list[tuple[list[int], range]] = []
         for *leading, last in sorted(points):
-            leading_values, begin = tuple(range(value, value + 1) for value in leading), last
-            if parts and parts[-1].values[:-1] == leading_values and parts[-1].values[-1].stop == last:
-                begin = parts.pop().values[-1].start
-            parts.append(GridPart((*leading_values, range(begin, last + 1))))
-        return cls(tuple(axes), tuple(parts))
+            first = last
+            if spans and (spans[-1][0], spans[-1][1].stop) == (leading, last):
+                first = spans.pop()[1].start
+            spans.append((leading, range(first, last + 1)))
+        texts = ("x".join([*map(str, leading), _format_range(values)]) for leading, values in spans)
+        return cls.parse("+".join(texts), axes)
 
     def __str__(self) -> str:
-        return "+".join(map(str, self.parts))
+        return "+".join(part.text for part in self.parts)
 
 
-def matches_axes(text: str, axes: Sequence[str]) -> bool:
-    """Whether each part of a grid has one span, or one span per axis.
-
-    >>> matches_axes("1:12", ("test",)), matches_axes("1:12x1:12", ("test",))
-    (True, False)
-    """
-    parts = (part for part in _split_parts(text) if not _is_stratum(part))
-    return all(len(re.split(r"[x\u00d7]", part)) in (1, len(axes)) for part in parts)
-
-
-def _split_parts(text: str) -> list[str]:
-    return [part for name in text.split("+") for part in NAMED_GRIDS.get(name.strip(), name).split("+")]
-
-
-def _is_stratum(text: str) -> bool:
-    return re.match(r"\s*(?!diagonal:)[a-zA-Z]\w*\s*:", text) is not None
-
-
-def _parse_stratum(text: str, grid_text: str, axes: Sequence[str], task: Task | None) -> StratumPart:
-    """`cascade:100:1000:100`, of one span."""
-    name, span = (part.strip() for part in text.split(":", 1))
-    sizes = _parse_values(span, grid_text, ("",))
-    cells_by_size = []
-    for size in sizes:
-        strata = {} if task is None else task.strata(size)
-        if name not in strata:
-            what, known = "the task" if task is None else type(task).__name__, ", ".join(strata) or "none"
-            raise UserError(
-                f"grid: {what} has no stratum {name!r}; it has {known}." + did_you_mean(name, [*strata, "diagonal"])
-            )
-        cells_by_size.append(tuple(_choose(strata[name], axes)))
-        if not cells_by_size[-1]:
-            raise UserError(f"grid: {text!r} selects none of the questions of {name}:{size}")
-    return StratumPart(name, sizes, tuple(cells_by_size))
-
-
-def _choose(cells: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> list[Cell]:
-    """A few of many cells from the lowest to the highest value of their further axis; all cells if they have none."""
-    if len(cells) > MAX_CHOSEN and all(cell.keys() - {*axes, STRATUM} for cell in cells):
-        cells = [cells[round(i * (len(cells) - 1) / (MAX_CHOSEN - 1))] for i in range(MAX_CHOSEN)]
-    return [tuple(cell.items()) for cell in cells]
-
-
-def _parse_part(text: str, grid_text: str, axes: Sequence[str]) -> GridPart:
-    is_diagonal = text.startswith("diagonal:")
-    texts = [part.strip() for part in re.split(r"[x\u00d7]", text.removeprefix("diagonal:"))]
-    if is_diagonal and len(texts) > 1:
-        raise UserError(f"grid: {text!r} ties all axes to one value, so it has one span: diagonal:101:160")
+def _parse_part(text: str, axes: Sequence[str], task: Task | None) -> GridPart:
+    """A rectangle, `1:12x1:12`, a diagonal, `diagonal:1:12`, or a stratum, `cascade:100:1000:100`."""
+    name, colon, rest = (part.strip() for part in text.partition(":"))
+    if colon and re.fullmatch(r"[a-zA-Z]\w*", name):
+        values = _parse_values(rest, text, axes)
+        if name != "diagonal":
+            layers = [_stratum(name, size, axes, task) for size in values]
+            cells = tuple(cell for layer in layers for cell in layer)
+            return GridPart(f"{name}:{_format_range(values)}", cells, layers[0], layers[-1])
+        cells = tuple(tuple((axis, value) for axis in axes) for value in values)
+        return GridPart(f"diagonal:{_format_range(values)}", cells, cells[:1], cells[-1:])
+    texts = re.split(r"[x\u00d7]", text)
     texts = texts * len(axes) if len(texts) == 1 else texts
-    if not axes:
-        raise UserError(f"grid: must be null, not {grid_text!r}: the task has no sizes")
     if len(texts) != len(axes):
         raise UserError(
-            f"grid: {grid_text!r} has {len(texts)} axes, the task has {len(axes)}: {', '.join(axes)}; "
+            f"grid: {text!r} has {len(texts)} axes, the task has {len(axes)}: {', '.join(axes)}; "
             f"use e.g. {'x'.join(['1:12'] * len(axes))}, or null for the default grid"
         )
-    return GridPart(tuple(_parse_values(part, grid_text, axes) for part in texts), is_diagonal)
+    spans = [_parse_values(part, text, axes) for part in texts]
+    if (count := prod(map(len, spans))) > MAX_CELLS:
+        raise UserError(f"grid: must have at most {MAX_CELLS:,} cells, not {count:,} as {text!r}")
+    cells = tuple(tuple(zip(axes, point, strict=True)) for point in itertools.product(*spans))
+    return GridPart("x".join(map(_format_range, spans)), cells, cells[:1], cells[-1:])
 
 
-def _parse_values(text: str, grid_text: str, axes: Sequence[str]) -> range:
+def _stratum(name: str, size: int, axes: Sequence[str], task: Task | None) -> tuple[Cell, ...]:
+    """The cells of a stratum at a size; of many with a further axis a few from its lowest to its highest value."""
+    strata = {} if task is None else task.strata(size)
+    if name not in strata:
+        what, known = "the task" if task is None else type(task).__name__, ", ".join(strata) or "none"
+        raise UserError(
+            f"grid: {what} has no stratum {name!r}; it has {known}." + did_you_mean(name, [*strata, "diagonal"])
+        )
+    cells = strata[name]
+    if not cells:
+        raise UserError(f"grid: {name}:{size} selects none of the questions of {type(task).__name__}")
+    if len(cells) > MAX_CHOSEN and all(cell.keys() - {*axes, STRATUM} for cell in cells):
+        cells = [cells[round(i * (len(cells) - 1) / (MAX_CHOSEN - 1))] for i in range(MAX_CHOSEN)]
+    return tuple(tuple(cell.items()) for cell in cells)
+
+
+def _parse_values(text: str, part: str, axes: Sequence[str]) -> range:
     """The values of one axis: `3`, `1:5`, or `200:1000:100` with a step."""
-    example = "x".join(["1:12"] * len(axes))
     step_match = re.fullmatch(r"(.*:.*):\s*([0-9]{1,9})\s*", text)
     try:
         span, step = Span.parse(step_match[1] if step_match else text), int(step_match[2]) if step_match else 1
     except UserError as error:
-        suggestion = did_you_mean(text, NAMED_GRIDS) if re.fullmatch(r"[a-z][a-z_0-9]*", text) else ""
-        joining = f"; parts are joined by +, as in {example}+diagonal:20:40" if "," in grid_text else ""
-        raise UserError(f"grid: {error} (use e.g. {example}{joining}).{suggestion}") from error
+        example = "x".join(["1:12"] * len(axes))
+        hint = f"use e.g. {example}; parts are joined by +, as in {example}+diagonal:20:40+cascade:20"
+        raise UserError(f"grid: {error} ({hint}).{did_you_mean(part, NAMED_GRIDS)}") from error
     if not (span.low >= 0 and span.high <= MAX_CELLS and step >= 1):
-        raise UserError(f"grid: {grid_text!r}: sizes must be from 0 to {MAX_CELLS:,}, and steps 1 or more")
+        raise UserError(f"grid: {part!r}: sizes must be from 0 to {MAX_CELLS:,}, and steps 1 or more")
     return range(span.low, span.high + 1, step)
 
 
@@ -292,15 +218,20 @@ def shard(cells: Iterable[Cell], shard_index: int, num_shards: int, cost: Callab
     Starting with the most expensive cell, each is added to the cheapest shard so far: every cell is in exactly one
     shard, and the shards depend only on the cells. The cells of a shard are in the order of the grid.
     """
-    if not 1 <= shard_index <= num_shards:
-        last = f"{num_shards}/{num_shards}"
-        raise UserError(f"shard: must be from 1/{num_shards} to {last}, not {shard_index}/{num_shards}")
     costs = {cell: cost(cell) for cell in cells}
     shard_by_cell, heap = {}, [(0.0, number) for number in range(1, num_shards + 1)]
     for cell in sorted(costs, key=lambda cell: -costs[cell]):
         shard_cost, shard_by_cell[cell] = heap[0]
         heapq.heapreplace(heap, (shard_cost + costs[cell], shard_by_cell[cell]))
     return [cell for cell in costs if shard_by_cell[cell] == shard_index]
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """Parses `2/4`, the second of four shards, as `(2, 4)`. Raises `UserError` for any other text."""
+    match = re.fullmatch(r"\s*([0-9]{1,9})/([0-9]{1,9})\s*", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise UserError(f"shard: must be from 1/4 to 4/4, for example, not {text!r}")
+    return int(match[1]), int(match[2])
 
 
 def interleave_by_cost(items: Sequence[T], cost: Callable[[T], float]) -> list[T]:
@@ -311,7 +242,7 @@ def interleave_by_cost(items: Sequence[T], cost: Callable[[T], float]) -> list[T
     (Weyl 1916, https://doi.org/10.1007/BF01475864).
     """
     ranked = sorted(items, key=lambda item: -cost(item))
-    return [ranked[rank] for rank in sorted(range(len(ranked)), key=lambda rank: rank * GOLDEN_RATIO % 1.0)]
+    return [ranked[rank] for rank in sorted(range(len(ranked)), key=lambda rank: rank * (5**0.5 - 1) / 2 % 1.0)]
 
 
 def split_by_cost(costs: Sequence[float], num_ranges: int) -> list[range]:
@@ -327,11 +258,3 @@ def split_by_cost(costs: Sequence[float], num_ranges: int) -> list[range]:
         bounds.setdefault(number, []).append(index)
         cost_before += item_cost
     return [range(indices[0], indices[-1] + 1) for indices in bounds.values()]
-
-
-def parse_shard(text: str) -> tuple[int, int]:
-    """Parses `2/4`, the second of four shards, as `(2, 4)`. Raises `UserError` for any other text."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
-    if not match:
-        raise UserError(f"shard: must have the form 1/4, not {text!r}")
-    return int(match[1]), int(match[2])

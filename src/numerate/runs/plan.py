@@ -11,15 +11,7 @@ from numerate.config import expand_sweep
 from numerate.config.differences import settings_key
 from numerate.errors import UserError, check_choice, check_positive
 from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH
-from numerate.evaluation.evaluator import (
-    METHODS,
-    CellRequest,
-    Method,
-    PredictionLog,
-    parse_grid,
-    resolve_grid,
-    warn_replaced_grid,
-)
+from numerate.evaluation.evaluator import METHODS, CellRequest, Method, PredictionLog, resolve_grid
 from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, parse_shard, shard
 from numerate.records.kinds import EVALUATION, PREDICTIONS
 from numerate.records.schema import RUN_ID_KEY, Schema
@@ -93,11 +85,9 @@ class EvaluationPlan:
         run.check_data_unchanged()
         runs = [run.with_settings(*choice) for choice in expand_sweep(settings)]
         task, evaluation, kind = runs[0].recipe.task, run.recipe.evaluation, runs[0].evaluation_data.kind
-        if grid is None and (warning := warn_replaced_grid(task, evaluation.grid)) is not None:
-            run.warn(warning)
         check_choice("method", method, METHODS)
         check_positive("count", count)
-        resolved_grid = parse_grid(task, grid) if grid else resolve_grid(task, evaluation.grid)
+        resolved_grid = resolve_grid(task, grid or evaluation.grid)
         resolved_method = kind.resolve_method(runs[0].evaluation_data, method)
         for run_with_settings in runs:
             _check_grid(run_with_settings, resolved_grid)

@@ -15,8 +15,8 @@ import torch
 
 from numerate.batch import Batch, Model, StepContext, Tokens
 from numerate.errors import UserError, raise_first
-from numerate.evaluation import evaluator
 from numerate.evaluation.evaluation_data import EvaluationData
+from numerate.evaluation.evaluator import resolve_grid
 from numerate.kernels.number_loss import warn_number_term_dominates
 from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses.loss import LossModule
@@ -183,7 +183,7 @@ def check_grid(parts: TrainingParts) -> list[str]:
         return []
     try:
         corner_warnings = []
-        grid = evaluator.resolve_grid(task, text)
+        grid = resolve_grid(task, text)
         for corner in grid.corners(smallest=True):
             task.at_cell(**dict(corner))
         for corner in grid.corners():
@@ -194,9 +194,7 @@ def check_grid(parts: TrainingParts) -> list[str]:
         if text is not None:
             raise UserError(f"evaluation.grid: {reason} (null: the default grid)") from error
         corner_warnings = [f"{reason}; set evaluation.grid to a smaller one"]
-    replaced_warning = evaluator.warn_replaced_grid(task, text)
-    warnings = [] if replaced_warning is None else [replaced_warning]
-    return warnings + [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in corner_warnings]
+    return [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in corner_warnings]
 
 
 def check_data(parts: TrainingParts) -> list[str]:

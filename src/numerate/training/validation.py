@@ -1,14 +1,15 @@
 """Evaluation on the validation splits during training."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from numerate.batch import Batch, Model, StepContext
+from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData, limit_count, split_batch
 from numerate.evaluation.exact_match import predict
 from numerate.evaluation.kinds.text_likelihood import compute_chunk_losses
@@ -23,6 +24,9 @@ from numerate.training.training_state import BestStepRule, ValidationScore
 
 BatchCallback = Callable[[], None]
 """Called between two batches; an exception aborts the evaluation."""
+
+LIKELIHOOD_METRICS = ("loss", "low", "high", "perplexity", "mean_of_exp", "batch_loss", "bits_per_byte")
+"""What the validation of text records, beside the accuracy of tokens and their number."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,20 @@ class ValidationResult:
     monitored_value: float | None
 
 
+class _Measured(NamedTuple):
+    """What a step measures: the metrics of each split, the accuracy of each for choosing the best step, that compared
+    with the target, and the loss, if it is needed."""
+
+    metrics: dict[str, dict[str, Any]]
+    accuracy: dict[str, float]
+    reached: float
+    loss: float | None
+
+
 @dataclass(frozen=True)
 class _ValidationShard:
-    """A process's share of a validation split: one batch, processed in `num_rounds` parts, as many as in every other
-    process. A part has at most `max_rows` rows on a GPU, as a micro-batch of training. The longest target of the split
-    has `extra_tokens` more tokens than that of the share."""
+    """A process's share of a validation split: its questions as one batch, processed in `num_rounds` parts of at most
+    `max_rows` rows on a GPU. The longest target of the split has `extra_tokens` more tokens than that of the share."""
 
     split: str
     questions: Questions
@@ -64,7 +77,7 @@ class _ValidationShard:
 class Validator:
     """Evaluates the validation splits on the same questions each time, divided among the processes.
 
-    The kind of evaluation says what is measured. Only the first position offset is evaluated.
+    Only the first position offset is evaluated. Raises `UserError` for a target accuracy of language modeling.
     """
 
     def __init__(
@@ -77,7 +90,8 @@ class Validator:
     ) -> None:
         self.recipe, self.evaluation_data, self.objective = recipe, evaluation_data, objective
         self.splits, self.world, self.kind = splits, world, evaluation_data.kind
-        self.kind.check_training(recipe.training)
+        if self.kind.validates_likelihood and recipe.training.target_accuracy is not None:
+            raise UserError("training.target_accuracy: must be null for language modeling, which has no answers")
         self.method = self.kind.validation_method(evaluation_data)
         self.criterion = BestStepRule.from_metric(recipe.training.best_metric, evaluation_data)
         self.monitored_metric = recipe.schedule.monitored_metric()
@@ -88,29 +102,24 @@ class Validator:
 
         `on_batch` is called between batches, equally often in every process; an exception aborts the evaluation.
         """
-        result: ValidationResult = self.kind.validate(self, model, step, on_batch)
-        return result
+        measure = self._measure_text if self.kind.validates_likelihood else self._measure_answers
+        metrics, accuracy, reached, loss = measure(model, on_batch)
+        monitored = {None: None, "loss": loss}.get(self.monitored_metric, accuracy["validation"])
+        records = [{"step": step, "split": split, **record} for split, record in metrics.items()]
+        return ValidationResult(records, self.criterion.score(accuracy, loss), reached, monitored)
 
-    def _monitored_value(self, loss: float | None, accuracy: float) -> float | None:
-        return None if self.monitored_metric is None else loss if self.monitored_metric == "loss" else accuracy
+    # Text ---------------------------------------------------------------------------------------------------------
 
-    def evaluate_text(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
-        """The likelihood of text, over the same chunks each time. Each process computes its share of every batch; means
-        over batches are those of global batches.
-        """
+    def _measure_text(self, model: Model, on_batch: BatchCallback) -> _Measured:
+        """The likelihood of text, over the same chunks each time."""
         likelihoods = self._likelihoods(model, on_batch)
-        metrics = likelihoods.record()
-        names = ("loss", "low", "high", "perplexity", "mean_of_exp", "batch_loss", "bits_per_byte", "token_accuracy")
-        record = {"step": step, "split": "validation"} | {name: metrics[name] for name in names if name in metrics}
-        accuracy = likelihoods.token_accuracy
-        return ValidationResult(
-            [record | {"tokens": likelihoods.tokens}],
-            self.criterion.score({"validation": accuracy}, likelihoods.loss),
-            0.0,
-            self._monitored_value(likelihoods.loss, accuracy),
-        )
+        metrics, accuracy = likelihoods.record(), likelihoods.token_accuracy
+        record = {name: metrics[name] for name in (*LIKELIHOOD_METRICS, "token_accuracy") if name in metrics}
+        record["tokens"] = likelihoods.tokens
+        return _Measured({"validation": record}, {"validation": accuracy}, 0.0, likelihoods.loss)
 
     def _likelihoods(self, model: Model, on_batch: BatchCallback = lambda: None) -> Likelihoods:
+        """Each process computes its share of every batch; means over batches are those of global batches."""
         rank, size = self.world.rank, self.world.size
         total, batch_sums = Likelihoods(), []
         with autocast(self.world.device, self.recipe.training.precision):
@@ -146,36 +155,34 @@ class Validator:
         total = min(num_requested, task.num_chunks("validation"))  # type: ignore[attr-defined]
         return ((first, min(rows, total - first)) for first in range(0, total, rows))
 
-    def evaluate_answers(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
+    # Answers ------------------------------------------------------------------------------------------------------
+
+    def _measure_answers(self, model: Model, on_batch: BatchCallback) -> _Measured:
         """Exact match, and what else the kind of evaluation counts."""
         shards = self._draw_shards(on_batch)
         sums_by_split = {shard.split: self._counts_and_scores(model, shard, on_batch) for shard in shards}
         needs_loss = self.monitored_metric == "loss" or self.criterion.needs_loss
-        loss = self._loss(model, shards, on_batch) if needs_loss else None
-        exact_match, accuracy, records = {}, {}, []
+        loss = self._loss(model, shards[0], on_batch) if needs_loss else None
+        records, accuracy, reached = {}, {}, {}
         for split, (counts, score_sums) in sums_by_split.items():
             count, digits = counts["count"], counts["digits"]
             low, high = wilson_interval(counts["correct"], count)
-            exact_match[split] = counts["correct"] / count
+            exact_match = counts["correct"] / count
             metrics = self.kind.validation_metrics(counts)
             scores = {name: total / count for name, total in score_sums.items()}
-            accuracy[split] = metrics.get("accuracy", next(iter(scores.values()), exact_match[split]))
-            record = {
-                "step": step,
-                "split": split,
-                "exact_match": round_significant(exact_match[split]),
-                "low": round_significant(float(low)),
-                "high": round_significant(float(high)),
+            accuracy[split] = metrics.get("accuracy", next(iter(scores.values()), exact_match))
+            reached[split] = accuracy[split] if self.kind.columns else exact_match
+            records[split] = {
+                "exact_match": round_significant(exact_match),
+                "low": round_significant(low),
+                "high": round_significant(high),
                 "correct": counts["correct"],
                 "count": count,
                 "digit_accuracy": round_significant(counts["correct_digits"] / digits) if digits else None,
+                **({"validation_loss": round_significant(loss)} if loss is not None and split == "validation" else {}),
+                **{name: round_significant(value) for name, value in (metrics | scores).items()},
             }
-            if loss is not None and split == "validation":
-                record["validation_loss"] = round_significant(loss)
-            records.append(record | {name: round_significant(value) for name, value in (metrics | scores).items()})
-        reached = accuracy if self.kind.columns else exact_match
-        monitored_value = self._monitored_value(loss, accuracy["validation"])
-        return ValidationResult(records, self.criterion.score(accuracy, loss), reached["validation"], monitored_value)
+        return _Measured(records, accuracy, reached["validation"], loss)
 
     def _counts_and_scores(
         self, model: Model, shard: _ValidationShard, on_batch: BatchCallback
@@ -194,19 +201,18 @@ class Validator:
         return self.world.sum_counts(counts), {} if scorer is None else self.world.sum_values(scorer.score_sums())
 
     @torch.no_grad()
-    def _loss(self, model: Model, shards: Sequence[_ValidationShard], on_batch: BatchCallback) -> float:
-        """The training loss on the validation split, with the forward passes of step 0 and without dropout. Every
-        process must call it; sums and counts are those of all processes."""
-        shard = next(share for share in shards if share.split == "validation")
+    def _loss(self, model: Model, shard: _ValidationShard, on_batch: BatchCallback) -> float:
+        """The training loss on a split, with the forward passes of step 0 and without dropout. Every process must call
+        it; sums and counts are those of all processes."""
         counts = self.world.sum_counts(self.objective.counts(shard.batch))
-        sums: dict[str, float] = {}
+        sums: defaultdict[str, float] = defaultdict(float)
         for piece, is_counted in shard.padded_rounds():
             on_batch()
             positioned_batch = replace(piece, tokens=model.assign_positions(piece.tokens, StepContext.for_evaluation()))
             for term, value in self.objective(model, positioned_batch, StepContext(self.recipe.seed, 0)).items():
-                sums[term] = sums.get(term, 0.0) + (float(value) if is_counted else 0.0)
-        sums = self.world.sum_values(sums)
-        return sum(self.objective.weights[term] * value / max(1, counts[term]) for term, value in sums.items())
+                sums[term] += float(value) if is_counted else 0.0
+        totals = self.world.sum_values(sums)
+        return sum(self.objective.weights[term] * value / max(1, counts[term]) for term, value in totals.items())
 
     def _draw_shards(self, on_batch: BatchCallback) -> list[_ValidationShard]:
         """The questions of the validation splits, generated once; at least one per process."""

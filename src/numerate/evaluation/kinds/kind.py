@@ -37,6 +37,9 @@ class EvaluationKind(Spec, ABC):
     loss_breaks_ties: ClassVar[bool] = False
     """Whether the validation loss decides between checkpoints of the same accuracy."""
 
+    validates_likelihood: ClassVar[bool] = False
+    """Whether training validates the likelihood of text, every token of which is a target, rather than answers."""
+
     extra_tokens: ClassVar[int] = 0
     """Number of tokens by which a decoded answer may be longer than the longest correct answer of its batch."""
 
@@ -101,18 +104,9 @@ class EvaluationKind(Spec, ABC):
     def predict(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> list[dict[str, Any]]:
         """The lines of predictions.jsonl: one per question of a cell."""
 
-    def check_training(self, training: Any) -> None:
-        """Raises `UserError` for settings below `training` that ask for what it does not measure."""
-        return
-
     def validation_method(self, evaluation_data: EvaluationData) -> Method:
         """How validation questions are answered."""
         return "one pass"
-
-    def validate(self, validator: Any, *arguments: Any) -> Any:
-        """Measures the validation splits during training, by a method of `numerate.training.validation.Validator`; by
-        default exact match, with the arguments of `Validator.evaluate_answers`: model, step, ..."""
-        return validator.evaluate_answers(*arguments)
 
     def validation_scorer(self, evaluation_data: EvaluationData, questions: Questions) -> Any:
         """The scorer of the answers to validation questions; None if they are only counted."""

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext
-from numerate.errors import UserError
 from numerate.evaluation.costs import RowSize
 from numerate.evaluation.evaluation_data import (
     MAX_TOKENS_PER_BATCH,
@@ -151,6 +150,7 @@ class TextLikelihood(EvaluationKind):
 
     unit: ClassVar[str] = "chunks"
     default_best_metric: ClassVar[Literal["accuracy", "loss"]] = "loss"
+    validates_likelihood: ClassVar[bool] = True
 
     def default_count(self, evaluation: Evaluation) -> int:
         """The number of chunks."""
@@ -204,13 +204,6 @@ class TextLikelihood(EvaluationKind):
     def predict(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> list[dict[str, Any]]:
         """The loss of each chunk of a portion, in nats per token."""
         return compute_portion_losses(model, evaluation_data, request).records(request.cell)
-
-    def check_training(self, training: Any) -> None:
-        if training.target_accuracy is not None:
-            raise UserError("training.target_accuracy: must be null for language modeling, which has no answers")
-
-    def validate(self, validator: Any, *arguments: Any) -> Any:
-        return validator.evaluate_text(*arguments)
 
     def prompt_processor(self, evaluation_data: EvaluationData) -> PromptProcessor:
         return LanguageModelingPrompts(_task_at(evaluation_data, ()))
