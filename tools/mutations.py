@@ -202,15 +202,15 @@ FAULTS = [
     Fault(
         "the first error of an answer is one token late",
         "evaluation/exact_match.py",
-        "torch.where(wrong.any(1), wrong.long().argmax(1), -1),",
-        "torch.where(wrong.any(1), wrong.long().argmax(1) + 1, -1),",
+        "torch.where(wrong.any(1), wrong.long().argmax(1), -1)",
+        "torch.where(wrong.any(1), wrong.long().argmax(1) + 1, -1)",
         "tests/evaluation/test_one_pass.py tests/evaluation/test_evaluator.py",
     ),
     Fault(
         "an interval has one tail of the whole error",
         "evaluation/statistics.py",
-        "z = NormalDist().inv_cdf((1.0 + level) / 2.0)",
-        "z = NormalDist().inv_cdf(level)",
+        "Z = NormalDist().inv_cdf((1.0 + LEVEL) / 2.0)",
+        "Z = NormalDist().inv_cdf(LEVEL)",
         "tests/evaluation/test_statistics.py",
     ),
     Fault(

@@ -9,7 +9,7 @@ import torch
 
 from hugging_face import needs_transformers
 from numerate.batch import Model, Tokens
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError
 from numerate.evaluation.beams import beam_search
 from numerate.evaluation.generate import greedy_decode
 from numerate.models.decoder import Decoder
@@ -48,8 +48,7 @@ def theirs(ids: torch.Tensor) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("beams", [2, 4])
-@pytest.mark.parametrize("length_penalty", [1.0, 0.3])
-def test_a_t5_says_what_transformers_generates(vocabulary: Vocabulary, beams: int, length_penalty: float) -> None:
+def test_a_t5_says_what_transformers_generates(vocabulary: Vocabulary, beams: int) -> None:
     model, draws = TINY.build(vocabulary, 0), torch.Generator().manual_seed(0)
     lively(model, draws=draws)
     source = torch.randint(1, 19, (40, 8), generator=draws)
@@ -60,7 +59,6 @@ def test_a_t5_says_what_transformers_generates(vocabulary: Vocabulary, beams: in
         input_ids=source,
         attention_mask=seen.long(),
         num_beams=beams,
-        length_penalty=length_penalty,
         max_new_tokens=12,
         do_sample=False,
         eos_token_id=EOS,
@@ -70,9 +68,7 @@ def test_a_t5_says_what_transformers_generates(vocabulary: Vocabulary, beams: in
     row = torch.arange(40)
     begun = Tokens(torch.full((40, 1), PAD), torch.ones(40, dtype=torch.long), row)
     source_tokens = Tokens(source, lengths, row)
-    ours = generated_rows(
-        beam_search(model, begun, 12, source=source_tokens, num_beams=beams, length_penalty=length_penalty)
-    )
+    ours = generated_rows(beam_search(model, begun, 12, source=source_tokens, num_beams=beams))
     assert [filled(one) for one in ours] == [filled(one) for one in theirs(found[:, 1:])]
     assert len({len(one) for one in ours}) > 3, "some answers end early"
 
@@ -141,11 +137,6 @@ def test_enough_beams_find_the_best_answer_of_all_on_a_model_of_the_house(make_t
     assert float(found.log_probability) == pytest.approx(best * len(answer), rel=1e-4)
     greedy_answer = greedy_decode(model, prompts, 3)
     assert float(greedy_answer.log_probability / greedy_answer.lengths) < best
-
-
-def test_no_beam_at_all_is_refused(vocabulary: Vocabulary, begun: Tokens) -> None:
-    with pytest.raises(UserError, match=r"^beams: must be at least 1, not 0"):
-        beam_search(TINY.build(vocabulary, 0), begun, 3, source=begun, num_beams=0)
 
 
 @torch.no_grad()

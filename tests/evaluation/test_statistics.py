@@ -50,15 +50,12 @@ def test_wilson_of_arrays_is_wilson_of_each_within_the_unit_interval():
     assert list(zip(low.tolist(), high.tolist(), strict=True)) == [wilson_interval(k, 100) for k in (0, 50, 100)]
     assert wilson_interval(0, 0) == (0.0, 1.0)
     assert (wilson_interval(0, 3)[0], wilson_interval(3, 3)[1]) == (0.0, 1.0)
-    assert wilson_interval(50, 100, 0.99)[0] < wilson_interval(50, 100)[0] < wilson_interval(50, 100, 0.5)[0]
 
 
 @pytest.mark.parametrize(("correct", "count"), [(5, 4), (-1, 4), (float("nan"), 4), (1, float("inf"))])
 def test_counts_that_cannot_be_have_no_interval(correct, count):
     with pytest.raises(UserError, match="between 0 and the count"):
         wilson_interval(correct, count)
-    with pytest.raises(UserError, match=r"level=0\.95"):
-        wilson_interval(1, 2, 95)
 
 
 def test_the_mean_of_a_region_with_equal_counts_has_the_pooled_interval():
@@ -137,7 +134,6 @@ def test_a_band_runs_over_the_steps_that_all_seeds_have():
     band = seed_band([([0, 1, 2], [0.0, 0.5, 1.0]), ([2, 1], [0.6, 0.1]), ([1, 2, 9], [0.3, 0.8, 1.0])])
     found = [values.tolist() for values in (band.steps, band.median, band.low, band.high)]
     assert found == [[1.0, 2.0], [0.3, 0.8], [0.1, 0.6], [0.5, 1.0]]
-    assert band.count == 3
     assert seed_band([([1], [0.5]), ([2], [0.5])]).steps.size == 0
 
 

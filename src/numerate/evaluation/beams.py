@@ -7,9 +7,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from numerate.batch import Model, Tokens
-from numerate.errors import OperationalError, check_positive
+from numerate.errors import OperationalError
 from numerate.evaluation.evaluation_data import select_rows
-from numerate.evaluation.generate import CachedDecoder, GenerationOutput, end_ids, greedy_decode, last_number
+from numerate.evaluation.generate import CachedDecoder, GenerationOutput, greedy_decode, last_number
 from numerate.vocabulary import EOS, PAD
 
 PUBLISHED_NUM_BEAMS = 4
@@ -31,24 +31,19 @@ def beam_search(
     *,
     source: Tokens | None = None,
     num_beams: int = PUBLISHED_NUM_BEAMS,
-    length_penalty: float = 1.0,
     position_offset: int = 0,
-    end_id: int = EOS,
 ) -> GenerationOutput:
     """Beam search with `num_beams` beams, up to `max_new_tokens` tokens.
 
-    Finished answers are ranked by their log-probability divided by their length to the power `length_penalty`. A row is
-    done when its best unfinished answer, at its current length, is no better than the worst of `num_beams` finished
-    ones. This is the default of transformers' `generate(num_beams=...)`, and the answers are the same. One beam is
-    greedy decoding, except that an unfinished answer ends only at `max_new_tokens`.
+    Finished answers are ranked by their log-probability per token. A row is done when its best unfinished answer, at
+    its current length, is no better than the worst of `num_beams` finished ones. This is the default of transformers'
+    `generate(num_beams=...)`, and the answers are the same. One beam is greedy decoding, except that an unfinished
+    answer ends only at `max_new_tokens`.
 
-    Raises `UserError` for fewer than one beam, `OperationalError` for NaN logits.
+    Raises `OperationalError` for NaN logits.
     """
-    check_positive("beams", num_beams)
     if model.regression_token_id is not None:  # it predicts the whole answer at once
-        return greedy_decode(
-            model, prompts, max_new_tokens, source=source, position_offset=position_offset, end_id=end_id
-        )
+        return greedy_decode(model, prompts, max_new_tokens, source=source, position_offset=position_offset)
     rows, device = prompts.ids.shape[0], prompts.ids.device
     row_index = torch.arange(rows, device=device).repeat_interleave(num_beams)
     repeated_source = None if source is None else select_rows(source, row_index)
@@ -62,7 +57,7 @@ def beam_search(
     active.scores[:, 0] = 0.0  # all beams are equal at first: continue only one
     can_improve = torch.ones(rows, 1, dtype=torch.bool, device=device)
     has_nan = torch.zeros(rows, dtype=torch.bool, device=device)
-    ends = torch.tensor(end_ids(model, end_id), device=device)
+    ends = torch.tensor((EOS, *model.other_end_ids), device=device)
     for step in range(max_new_tokens):
         output, is_last = decoder.output, step == max_new_tokens - 1
         scores = output.logits[:, -1].float().log_softmax(-1).view(rows, num_beams, -1) + active.scores[..., None]
@@ -75,13 +70,11 @@ def beam_search(
             extended.values[..., step] = numbers.view(rows, num_beams).gather(1, parents)
         is_ending = torch.isin(ids, ends) | is_last
         is_top_beam = torch.arange(top_scores.shape[1], device=device) < num_beams
-        final_scores = torch.where(
-            is_ending & is_top_beam & can_improve, top_scores / (step + 1) ** length_penalty, MIN_SCORE
-        )
+        final_scores = torch.where(is_ending & is_top_beam & can_improve, top_scores / (step + 1), MIN_SCORE)
         finished = finished.best(extended._replace(scores=final_scores))
         active_scores, active_index = torch.where(is_ending, MIN_SCORE, top_scores).topk(num_beams)
         active = extended.select(active_index, active_scores)
-        can_improve &= active_scores[:, :1] / (step + 1) ** length_penalty > finished.scores[:, -1:]
+        can_improve &= active_scores[:, :1] / (step + 1) > finished.scores[:, -1:]
         if is_last or not bool(can_improve.any()):
             break
         decoder.step(
@@ -99,9 +92,9 @@ def beam_search(
     lengths = torch.where(is_end.any(1), is_end.long().argmax(1) + 1, ids.shape[1])
     longest = int(lengths.max())
     return GenerationOutput(
-        ids.where(~is_end, ends[0])[:, :longest],  # every answer ends with the same token
+        ids.where(~is_end, EOS)[:, :longest],  # whichever end token it is
         lengths,
-        finished.scores[:, 0] * lengths**length_penalty,
+        finished.scores[:, 0] * lengths,
         None if finished.values is None else finished.values[:, 0, :longest],
         is_end.any(1),
     )

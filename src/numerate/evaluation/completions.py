@@ -1,5 +1,6 @@
 """Text generation: completions of prompts, optionally streamed."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -70,90 +71,75 @@ def generate_completions(
     """
     device = next(model.parameters()).device
     # Each sample of a prompt, and each repetition of a prompt, has its own random numbers.
-    num_samples_by_prompt: dict[tuple[int, ...], int] = {}
+    num_samples: Counter[tuple[int, ...]] = Counter()
     requests: list[tuple[Prompt, int]] = []
     for prompt in prompts:
-        first = num_samples_by_prompt.get(prompt.ids, 0)
-        requests += [(prompt, first + sample) for sample in range(count)]
-        num_samples_by_prompt[prompt.ids] = first + count
+        requests += [(prompt, num_samples[prompt.ids] + sample) for sample in range(count)]
+        num_samples[prompt.ids] += count
     rows_per_batch = max(1, MAX_TOKENS_PER_BATCH // (max(len(prompt.ids) for prompt in prompts) + max_new_tokens))
     end_ids = (*prompt_processor.stop_ids, *model.other_end_ids)
+    is_streaming = bool(stop_texts) or on_text is not None
     completions: list[Completion] = []
     for start in range(0, len(requests), rows_per_batch):
         batch_prompts, samples = zip(*requests[start : start + rows_per_batch], strict=True)
-        stream = _CompletionStream(prompt_processor, end_ids, batch_prompts, stop_texts, on_text, start, should_stop)
+        # The answer to a question is not streamed: its digits may have to be reversed.
+        callback = None if any(prompt.has_numbers for prompt in batch_prompts) else on_text
+        rows = [
+            _GeneratedText(TextStreamer(prompt_processor.decode, prompt.ids), stop_texts, callback, start + row)
+            for row, prompt in enumerate(batch_prompts)
+        ]
+
+        def on_tokens(tokens: Sequence[int | None], rows: Sequence[_GeneratedText] = rows) -> list[int]:
+            for row, token in zip(rows, tokens, strict=True):
+                if is_streaming and token is not None and token not in end_ids:
+                    row.add(token)
+            is_over = should_stop is not None and should_stop()
+            return [index for index, row in enumerate(rows) if is_over or row.is_stopped]
+
         generated = generate(
             model,
             pad_prompts(batch_prompts, samples, device),
             max_new_tokens,
             sampling,
             stop_ids=end_ids,
-            on_tokens=stream.on_tokens if stream.is_streaming or should_stop is not None else None,
+            on_tokens=on_tokens if is_streaming or should_stop is not None else None,
             window=window,
         )
         ids, lengths = generated.ids.tolist(), generated.lengths.tolist()
         log_probabilities, ended = generated.log_probability.tolist(), generated.has_stop_token.tolist()
-        for row, (prompt, sample) in enumerate(zip(batch_prompts, samples, strict=True)):
-            new_ids = tuple(ids[row][: lengths[row]])
-            text = prompt_processor.postprocess(prompt, stream.final_text(row, new_ids))
-            stopped = ended[row] or row in stream.stopped
-            completions.append(Completion(prompt.text, text, new_ids, log_probabilities[row], stopped, sample))
+        for index, (prompt, sample, row) in enumerate(zip(batch_prompts, samples, rows, strict=True)):
+            new_ids = tuple(ids[index][: lengths[index]])
+            for token in () if is_streaming else new_ids:
+                if token not in end_ids:
+                    row.add(token)
+            row.add(is_final=True)
+            text, stopped = prompt_processor.postprocess(prompt, row.text), ended[index] or row.is_stopped
+            completions.append(Completion(prompt.text, text, new_ids, log_probabilities[index], stopped, sample))
         if should_stop is not None and should_stop():
             break
     return completions
 
 
-class _CompletionStream:
-    """Decodes the rows of a batch as tokens are generated, and ends rows at a stop text."""
+@dataclass
+class _GeneratedText:
+    """The text of a row as its tokens are generated, up to a stop text; `callback` is called with what is new."""
 
-    def __init__(
-        self,
-        processor: PromptProcessor,
-        end_ids: Sequence[int],
-        prompts: Sequence[Prompt],
-        stop_texts: Sequence[str],
-        callback: TextCallback | None,
-        first_index: int,
-        should_stop: Callable[[], bool] | None,
-    ) -> None:
-        self.end_ids, self.stop_texts = end_ids, stop_texts
-        self.first_index, self.should_stop = first_index, should_stop
-        # The answer to a question is not streamed: its digits may have to be reversed.
-        self.callback = None if any(prompt.has_numbers for prompt in prompts) else callback
-        self.is_streaming = bool(stop_texts) or callback is not None
-        self.streamers = [TextStreamer(processor.decode, prompt.ids) for prompt in prompts]
-        self.texts = [""] * len(prompts)
-        self.stopped: set[int] = set()
+    streamer: TextStreamer
+    stop_texts: Sequence[str]
+    callback: TextCallback | None
+    index: int
+    text: str = ""
+    is_stopped: bool = False
 
-    def on_tokens(self, tokens: Sequence[int | None]) -> Sequence[int]:
-        if self.is_streaming:
-            for row, token in enumerate(tokens):
-                if token is not None and token not in self.end_ids:
-                    self._add_text(row, self.streamers[row].put(token))
-        if self.should_stop is not None and self.should_stop():
-            return range(len(tokens))
-        return sorted(self.stopped)
-
-    def _add_text(self, row: int, new: str) -> None:
-        if not new:
+    def add(self, *tokens: int, is_final: bool = False) -> None:
+        if self.is_stopped or not (new := self.streamer.put(*tokens, is_final=is_final)):
             return
-        previous_text = self.texts[row]
-        self.texts[row] += new
+        num_before = len(self.text)
+        self.text += new
         for stop in self.stop_texts:
             # Only if it may just have been completed.
-            stop_index = self.texts[row].find(stop, max(0, len(previous_text) - len(stop) + 1))
+            stop_index = self.text.find(stop, max(0, num_before - len(stop) + 1))
             if stop_index >= 0:
-                self.texts[row] = self.texts[row][: stop_index + len(stop)]
-                self.stopped.add(row)
+                self.text, self.is_stopped = self.text[: stop_index + len(stop)], True
         if self.callback is not None:
-            self.callback(self.first_index + row, self.texts[row][len(previous_text) :])
-
-    def final_text(self, row: int, tokens: Sequence[int]) -> str:
-        """The whole text of a row."""
-        if not self.is_streaming:
-            for token in tokens:
-                if token not in self.end_ids:
-                    self.texts[row] += self.streamers[row].put(token)
-        if row not in self.stopped:
-            self._add_text(row, self.streamers[row].flush())
-        return self.texts[row]
+            self.callback(self.index, self.text[num_before:])

@@ -1,5 +1,6 @@
 """Predictions for a batch of questions, in one teacher-forced forward pass or by decoding, and which are correct."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -7,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
-from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext, Tokens
+from numerate.batch import IGNORE_INDEX, Batch, Model, Output, StepContext, Tokens
 from numerate.evaluation.beams import PUBLISHED_EXTRA_TOKENS, beam_search
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts, split_batch
 from numerate.evaluation.evaluator import Method
@@ -69,19 +70,15 @@ def predict(
     if method == "one pass":
         return _predict_in_one_pass(model, evaluation_data, batch, position_offset, with_probability)
     prompts, num_targets = extract_prompts(batch)
-    search = beam_search if method == "beams" else greedy_decode
-    max_new_tokens = num_targets + (max(extra_tokens, PUBLISHED_EXTRA_TOKENS) if method == "beams" else extra_tokens)
+    is_beams = method == "beams"
+    max_new_tokens = num_targets + (max(extra_tokens, PUBLISHED_EXTRA_TOKENS) if is_beams else extra_tokens)
+    search = beam_search if is_beams else greedy_decode
     generated = search(model, prompts, max_new_tokens, source=batch.source, position_offset=position_offset)
     padding = (0, max(0, num_targets - generated.ids.shape[1]))
     ids = pad(generated.ids, padding)
     values = None if generated.number_values is None else pad(generated.number_values, padding, value=1.0)
-    return Predictions(
-        ids,
-        values,
-        compare_with_targets(evaluation_data, ids[:, :num_targets], batch, values),
-        generated.log_probability,
-        prompts if batch.source is None else batch.source,
-    )
+    matches = compare_with_targets(evaluation_data, ids[:, :num_targets], batch, values)
+    return Predictions(ids, values, matches, generated.log_probability, batch.source or prompts)
 
 
 def _predict_in_one_pass(
@@ -90,25 +87,25 @@ def _predict_in_one_pass(
     ids: list[Tensor] = []
     numbers: list[Tensor] = []
     log_probabilities: list[Tensor] = []
-    for piece in split_batch(batch):
-        tokens = model.assign_positions(piece.tokens, StepContext.for_evaluation(position_offset))
-        output = model(tokens, piece.source, target_positions=piece.target_positions)
+    for piece, output in _forward(model, batch, position_offset):
         if with_probability:
             log_probability, piece_ids = output.logits.float().log_softmax(-1).max(-1)
             log_probabilities.append(log_probability.where(piece.target_ids != IGNORE_INDEX, 0.0).sum(1))
         else:
             piece_ids = output.logits.argmax(-1)
         ids.append(piece_ids)
-        values = output.number_predictions
-        numbers += [] if values is None else [values]
+        numbers += [] if output.number_predictions is None else [output.number_predictions]
     predicted, number_values = torch.cat(ids), torch.cat(numbers) if numbers else None
-    match_counts = compare_with_targets(evaluation_data, predicted, batch, number_values)
-    return Predictions(
-        predicted.where(match_counts.target_mask, PAD),
-        number_values,
-        match_counts,
-        torch.cat(log_probabilities) if with_probability else None,
-    )
+    matches = compare_with_targets(evaluation_data, predicted, batch, number_values)
+    log_probability = torch.cat(log_probabilities) if with_probability else None
+    return Predictions(predicted.where(matches.target_mask, PAD), number_values, matches, log_probability)
+
+
+def _forward(model: Model, batch: Batch, position_offset: int) -> Iterator[tuple[Batch, Output]]:
+    """The output at the targets of each part of `split_batch`."""
+    for piece in split_batch(batch):
+        tokens = model.assign_positions(piece.tokens, StepContext.for_evaluation(position_offset))
+        yield piece, model(tokens, piece.source, target_positions=piece.target_positions)
 
 
 def compare_with_targets(
@@ -124,14 +121,9 @@ def compare_with_targets(
     if evaluation_data.has_number_tokens:
         wrong |= evaluation_data.is_number_token(targets) & _number_differs(batch, number_values)
     is_digit = evaluation_data.is_digit(targets) & target_mask
-    return MatchCounts(
-        ~wrong.any(1),
-        torch.where(wrong.any(1), wrong.long().argmax(1), -1),
-        int((is_digit & ~wrong).sum()),
-        int(is_digit.sum()),
-        target_mask & ~wrong,
-        target_mask,
-    )
+    first_error = torch.where(wrong.any(1), wrong.long().argmax(1), -1)
+    num_correct_digits, num_digits = int((is_digit & ~wrong).sum()), int(is_digit.sum())
+    return MatchCounts(~wrong.any(1), first_error, num_correct_digits, num_digits, target_mask & ~wrong, target_mask)
 
 
 def _number_differs(batch: Batch, number_values: Tensor | None) -> Tensor:
@@ -147,10 +139,8 @@ def target_likelihood(model: Model, batch: Batch, position_offset: int = 0) -> t
     """The teacher-forced likelihood of the targets of a batch, including end tokens: the sum of -ln(probability) in
     nats, the number of tokens, and how many of them have the highest probability."""
     nll, num_tokens, num_correct = 0.0, 0, 0
-    for piece in split_batch(batch):
-        tokens = model.assign_positions(piece.tokens, StepContext.for_evaluation(position_offset))
-        logits = model(tokens, piece.source, target_positions=piece.target_positions).logits
-        scores, targets = logits.float().flatten(0, 1), piece.target_ids.flatten()
+    for piece, output in _forward(model, batch, position_offset):
+        scores, targets = output.logits.float().flatten(0, 1), piece.target_ids.flatten()
         token_nll = cross_entropy(scores, targets, ignore_index=IGNORE_INDEX, reduction="none")
         nll += float(token_nll.double().sum())
         num_tokens += int((targets != IGNORE_INDEX).sum())

@@ -79,23 +79,20 @@ class CachedDecoder:
         if state is None or (self.window is not None and self.longest > self.window):
             self._read(self.tokens)
         else:
-            decoding_step = self.model.step(ids, number_values, state)
-            self.output, self._state = decoding_step.output, decoding_step.state
+            read = self.model.step(ids, number_values, state)
+            self.output, self._state = read.output, read.state
 
     def _read(self, tokens: Tokens) -> None:
         """Reads whole rows, or the last tokens in the window."""
         self.tokens = tokens
         if self.window is not None and self.longest > self.window:
-            columns = (tokens.lengths - self.window).clamp(min=0)[:, None] + torch.arange(
-                self.window, device=tokens.ids.device
-            )
+            first = (tokens.lengths - self.window).clamp(min=0)[:, None]
+            columns = first + torch.arange(self.window, device=first.device)
             names = ("ids", "number_values", "blocked_keys")
             last = {name: value.gather(1, columns) for name in names if (value := getattr(tokens, name)) is not None}
             tokens = replace(tokens, lengths=tokens.lengths.clamp(max=self.window), **last)
-        decoding_step = self.model.prefill(
-            tokens, self.source, capacity=self.capacity, position_offset=self.position_offset
-        )
-        self.output, self._state = decoding_step.output, decoding_step.state
+        read = self.model.prefill(tokens, self.source, capacity=self.capacity, position_offset=self.position_offset)
+        self.output, self._state = read.output, read.state
 
 
 def decode_tokens(
@@ -162,11 +159,6 @@ def greedy_token(logits: Float[Tensor, "rows vocabulary"], step: int) -> Int[Ten
     return logits.argmax(-1)
 
 
-def end_ids(model: Model, end_id: int) -> tuple[int, ...]:
-    """The tokens that end an answer: `end_id`, and if it is [EOS] the other end tokens of a pretrained model."""
-    return (end_id, *(model.other_end_ids if end_id == EOS else ()))
-
-
 @torch.no_grad()
 def greedy_decode(
     model: Model,
@@ -183,11 +175,10 @@ def greedy_decode(
     Prompts may differ in length (padded on the right).
     """
     decoder = CachedDecoder(model, prompts, max_new_tokens, source, position_offset)
-    stop_ids = end_ids(model, end_id)
+    stop_ids = (end_id, *(model.other_end_ids if end_id == EOS else ()))
     output = decode_tokens(model, decoder, greedy_token, len(prompts.ids), max_new_tokens, stop_ids)
-    if len(stop_ids) > 1:
-        rows = output.has_stop_token.nonzero()[:, 0]
-        output.ids[rows, output.lengths[rows] - 1] = end_id
+    rows = output.has_stop_token.nonzero()[:, 0]
+    output.ids[rows, output.lengths[rows] - 1] = end_id
     return output
 
 

@@ -1,18 +1,19 @@
 """Tokenizes prompts, and decodes generated tokens to text, also as a stream."""
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import torch
+from torch import Tensor
 
 from numerate.batch import Model, Tokens
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, EvaluationData, extract_prompts
 from numerate.evaluation.text_answers import restore_number_format
 from numerate.tasks.language_modeling import LanguageModeling
-from numerate.vocabulary import BOS, EOS, PAD, SPECIAL, UNK
+from numerate.vocabulary import BOS, EOS, PAD, UNK
 
 DEFAULT_MAX_NEW_TOKENS = 200
 """Default of `max_new_tokens`, if they fit into the context."""
@@ -38,10 +39,9 @@ class Prompt:
 
 
 class PromptProcessor(ABC):
-    """Tokenizes the prompts of a run, and decodes what it generates."""
+    """Tokenizes the prompts of a run, and decodes what it generates. `stop_ids` are the tokens that end a text."""
 
     stop_ids: tuple[int, ...]
-    """The tokens that end a text."""
 
     @abstractmethod
     def encode(self, text: str) -> Prompt:
@@ -64,10 +64,8 @@ class LanguageModelingPrompts(PromptProcessor):
 
     def __init__(self, task: LanguageModeling) -> None:
         self.tokenizer = task.load_tokenizer()
-        roles = self.tokenizer.special_token_ids
-        self.stop_ids = tuple(
-            sorted({self.tokenizer.document_start_id, roles.get("eos", self.tokenizer.document_start_id)})
-        )
+        start, roles = self.tokenizer.document_start_id, self.tokenizer.special_token_ids
+        self.stop_ids = tuple(sorted({start, roles.get("eos", start)}))
 
     def encode(self, text: str) -> Prompt:
         ids = self._encode_ids(text)
@@ -85,10 +83,9 @@ class LanguageModelingPrompts(PromptProcessor):
 
     def _encode_ids(self, text: str) -> list[int]:
         try:
-            ids: list[int] = self.tokenizer.encode([text])[0].tolist()
+            return self.tokenizer.encode([text])[0].tolist()  # type: ignore[no-any-return]
         except ValueError as error:
             raise UserError(f"prompt: {text!r} {error}") from error
-        return ids
 
 
 class QuestionPrompts(PromptProcessor):
@@ -101,44 +98,40 @@ class QuestionPrompts(PromptProcessor):
     stop_ids = (EOS,)
 
     def __init__(self, evaluation_data: EvaluationData) -> None:
-        self.evaluation_data = evaluation_data
-        self.begin_ids = (BOS,) if getattr(evaluation_data.tokenizer, "add_bos_token", False) else ()
+        self.evaluation_data, self.tokenizer = evaluation_data, evaluation_data.tokenizer
+        self.vocabulary = evaluation_data.vocabulary
 
     def encode(self, text: str) -> Prompt:
-        vocabulary = self.evaluation_data.vocabulary
-        ids = [*self.evaluation_data.tokenizer.encode(text, vocabulary)]
-        unknown = tuple(dict.fromkeys(_unknown_parts(text, ids, vocabulary.token_to_id))) if UNK in ids else ()
-        if not unknown and text:
-            try:
-                questions = self.evaluation_data.task.parse_question(text)
-                batch = self.evaluation_data.batch(questions)
-            except (UserError, NotImplementedError):
-                pass  # not a question of the task, but a text to continue
-            else:
-                prompt, answer_length = extract_prompts(batch)
-                values = None if prompt.number_values is None else tuple(prompt.number_values[0].tolist())
-                return Prompt(text, tuple(prompt.ids[0].tolist()), (), questions.has_numbers, answer_length, values)
+        begin_ids = (BOS,) if getattr(self.tokenizer, "add_bos_token", False) else ()
+        ids = [*self.tokenizer.encode(text, self.vocabulary)]
+        parts = list(text) if len(ids) == len(text) else text.split()  # characters, or words
+        unknown = tuple(dict.fromkeys(part for part in parts if part not in self.vocabulary.token_to_id))
+        unknown = unknown if UNK in ids else ()
+        if text and not unknown and (question := self._encode_question(text)) is not None:
+            return question
         if self.evaluation_data.has_number_tokens:
-            raise UserError(
-                f"prompt: {text!r} must be a question of {type(self.evaluation_data.task).__name__}, whose tokens have "
-                "numbers"
-            )
-        if not (*self.begin_ids, *ids):
+            task_name = type(self.evaluation_data.task).__name__
+            raise UserError(f"prompt: {text!r} must be a question of {task_name}, whose tokens have numbers")
+        if not (*begin_ids, *ids):
             raise UserError("prompt: must not be empty, as this run needs a question such as '12+34='")
-        return Prompt(text, (*self.begin_ids, *ids), unknown)
+        return Prompt(text, (*begin_ids, *ids), unknown)
+
+    def _encode_question(self, text: str) -> Prompt | None:
+        """A question of the task; None for a text to continue."""
+        try:
+            questions = self.evaluation_data.task.parse_question(text)
+            batch = self.evaluation_data.batch(questions)
+        except (UserError, NotImplementedError):
+            return None
+        prompt, answer_length = extract_prompts(batch)
+        values = None if prompt.number_values is None else tuple(prompt.number_values[0].tolist())
+        return Prompt(text, tuple(prompt.ids[0].tolist()), (), questions.has_numbers, answer_length, values)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self.evaluation_data.tokenizer.decode(ids, self.evaluation_data.vocabulary)
+        return self.tokenizer.decode(ids, self.vocabulary)
 
     def postprocess(self, prompt: Prompt, text: str) -> str:
-        return restore_number_format(self.evaluation_data.tokenizer, text) if prompt.has_numbers else text
-
-
-def _unknown_parts(text: str, ids: Sequence[int], known: Iterable[str]) -> Iterable[str]:
-    """The parts of a text without a token: characters for character tokenizers, otherwise words."""
-    tokens = set(known)
-    parts = list(text) if len(ids) == len(text) else text.split()
-    return [part for part in parts if part not in tokens]
+        return restore_number_format(self.tokenizer, text) if prompt.has_numbers else text
 
 
 class TextStreamer:
@@ -157,19 +150,12 @@ class TextStreamer:
         self._ids = list(context_ids)
         self._previous_start, self._printed_end = 0, len(context_ids)
 
-    def put(self, token: int) -> str:
-        """The new text with this token: often a word, sometimes nothing yet."""
-        self._ids.append(token)
-        return self._decode_new(is_final=False)
-
-    def flush(self) -> str:
-        """The buffered text, also of an incomplete character."""
-        return self._decode_new(is_final=True)
-
-    def _decode_new(self, *, is_final: bool) -> str:
+    def put(self, *tokens: int, is_final: bool = False) -> str:
+        """The new text with these tokens: often a word, sometimes nothing yet; at the end also of an incomplete
+        character."""
+        self._ids += tokens
         old = self._decode(self._ids[self._previous_start : self._printed_end])
-        now = self._decode(self._ids[self._previous_start :])
-        new = now[len(old) :]
+        new = self._decode(self._ids[self._previous_start :])[len(old) :]
         if new.endswith(REPLACEMENT_CHARACTER) and not is_final:
             return ""
         if new:
@@ -183,24 +169,20 @@ def pad_prompts(prompts: Sequence[Prompt], sample_indices: Sequence[int], device
     The example index of a row is a hash of its ids and sample index, so that its random numbers do not depend on other
     prompts.
     """
+
+    def padded(rows: Iterable[Sequence[float]], padding: float) -> Tensor:
+        return torch.tensor([[*row, *[padding] * (longest - len(row))] for row in rows], device=device)
+
     longest = max(len(prompt.ids) for prompt in prompts)
-    ids = [[*prompt.ids, *[PAD] * (longest - len(prompt.ids))] for prompt in prompts]
     values = None
     if any(prompt.number_values is not None for prompt in prompts):
-        numbers = [prompt.number_values or (1.0,) * len(prompt.ids) for prompt in prompts]
-        values = torch.tensor([[*one, *[1.0] * (longest - len(one))] for one in numbers], device=device)
-    rows = [_row_key(prompt.ids, sample) for prompt, sample in zip(prompts, sample_indices, strict=True)]
-    return Tokens(
-        torch.tensor(ids, device=device),
-        torch.tensor([len(prompt.ids) for prompt in prompts], device=device),
-        torch.tensor(rows, device=device),
-        values,
-    )
-
-
-def _row_key(ids: Sequence[int], sample: int) -> int:
-    digest = hashlib.blake2b(f"{list(ids)} {sample}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+        values = padded((prompt.number_values or (1.0,) * len(prompt.ids) for prompt in prompts), 1.0)
+    keys = [
+        int.from_bytes(blake2b(f"{list(prompt.ids)} {sample}".encode(), digest_size=8).digest(), "little") >> 1
+        for prompt, sample in zip(prompts, sample_indices, strict=True)
+    ]
+    lengths = torch.tensor([len(prompt.ids) for prompt in prompts], device=device)
+    return Tokens(padded((prompt.ids for prompt in prompts), PAD), lengths, torch.tensor(keys, device=device), values)
 
 
 def resolve_max_new_tokens(
@@ -222,16 +204,10 @@ def resolve_max_new_tokens(
     return default if context_length is not None or tokens_left < 1 else min(default, tokens_left)
 
 
-@torch.no_grad()
 def check_lengths(
-    model: Model,
-    evaluation_data: EvaluationData,
-    prompts: Sequence[Prompt],
-    max_new_tokens: int,
-    context: int,
-    window: int | None,
+    model: Model, prompts: Sequence[Prompt], max_new_tokens: int, context: int, window: int | None
 ) -> list[str]:
-    """Raises `UserError` if a row would exceed the learned positions or symbols of the model.
+    """Raises `UserError` if a row would exceed the positions of the model.
 
     Returns warnings of positions beyond training, and of characters that the tokenizer does not know."""
     warnings = [
@@ -239,9 +215,9 @@ def check_lengths(
         for prompt in prompts
         if prompt.unknown_parts
     ]
-    longest = max(prompts, key=lambda prompt: len(prompt.ids))
-    length = f"a prompt of {len(longest.ids)} tokens and {max_new_tokens} more"
-    num_positions, what = len(longest.ids) + max_new_tokens - 1, length
+    longest = max(len(prompt.ids) for prompt in prompts)
+    length = f"a prompt of {longest} tokens and {max_new_tokens} more"
+    num_positions, what = longest + max_new_tokens - 1, length
     if window is not None and num_positions > window:
         num_positions, what = window, "a window"
     if num_positions > context:
@@ -249,16 +225,9 @@ def check_lengths(
             f"{what} reach to position {num_positions}, and rows of training had {context} tokens: text there may be "
             "poor"
         )
-    # One forward pass of this length finds embeddings that are too short; rows as long as in training fit.
-    kinds, is_digit = evaluation_data.vocabulary.token_kinds, evaluation_data.vocabulary.is_digit
-    filler = next((i for i in reversed(longest.ids) if kinds[i] > SPECIAL and not is_digit[i]), UNK)  # not of a number
-    row = Tokens(
-        torch.full((1, num_positions), filler), torch.tensor([num_positions]), torch.zeros(1, dtype=torch.long)
-    )
+    row = torch.full((1, num_positions), UNK)
     try:
-        model.check_tokens(row)
-        if num_positions > context and not next(model.parameters()).is_meta:
-            model(row, target_positions=torch.tensor([[num_positions - 1]]))
+        model.check_tokens(Tokens(row, torch.tensor([num_positions]), torch.zeros(1, dtype=torch.long)))
     except UserError as error:
         raise UserError(
             f"max_new_tokens: {length} do not fit: {error}. Or set context_length={context}: the last tokens alone are "

@@ -1,7 +1,7 @@
 """Decoded answers of a model as text, for samples and predictions."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -51,8 +51,7 @@ def sample_answers(
     method: Method = "one pass",
     are_answers_known: bool = True,
 ) -> list[AnswerSample]:
-    """Decodes every question: by beam search for `method="beams"`, and else greedily, which gives the same as one
-    pass.
+    """Decodes every question: by beam search for `method="beams"`, and else greedily, which gives the same as one pass.
 
     `extra_tokens` tokens beyond the target's length are allowed: by default 2, and `EXTRA_TEXT_TOKENS` where answers
     are texts; beam search has the published number at least. For per-token labels and masks the prediction is the
@@ -60,62 +59,56 @@ def sample_answers(
     length.
     """
     samples: list[AnswerSample] = []
+    data = evaluation_data
     if extra_tokens is None:
         extra_tokens = 2 if questions.texts is None else EXTRA_TEXT_TOKENS
-    decodes = evaluation_data.layout.is_autoregressive
-    sampled: Method = "one pass" if not decodes else "beams" if method == "beams" else "decoding"
-    for batch in make_batches(evaluation_data, questions, model):
-        predictions = predict(
-            model,
-            evaluation_data,
-            batch,
-            position_offset,
-            method=sampled,
-            extra_tokens=extra_tokens,
-            with_probability=True,
+    decodes = data.layout.is_autoregressive
+    if method != "beams" or not decodes:
+        method = "decoding" if decodes else "one pass"
+    for batch in make_batches(data, questions, model):
+        found = predict(
+            model, data, batch, position_offset, method=method, extra_tokens=extra_tokens, with_probability=True
         )
-        matches, prompts = predictions.match_counts, predictions.prompts
-        first_errors, is_correct = matches.first_error.tolist(), matches.correct.tolist()
-        probabilities = predictions.log_probability.tolist() if predictions.log_probability is not None else []
+        assert found.log_probability is not None
+        values, prompts = found.number_values, found.prompts
+        columns = (found.log_probability, found.match_counts.correct, found.match_counts.first_error)
         num_targets = (batch.target_ids != IGNORE_INDEX).sum(1).tolist()
-        for row in range(len(num_targets)):
+        rows = zip(*(column.tolist() for column in columns), found.ids.tolist(), num_targets, strict=True)
+        for row, (log_probability, is_correct, first_error, ids, length) in enumerate(rows):
             question, answer = format_question(questions, len(samples))
-            ids = predictions.ids[row].tolist() if decodes else predictions.ids[row, : num_targets[row]].tolist()
+            ids = ids if decodes else ids[:length]
             if questions.labels is not None:
-                text = _labels_at_positions(batch, row, ids, evaluation_data)
+                text = _labels_at_positions(batch, row, ids, data.vocabulary.tokens)
             else:
                 ids = ids[: ids.index(EOS) + 1] if EOS in ids else ids
-                text = _decode(evaluation_data, ids, predictions.number_values, row)
+                text = _decode(data, ids, values, row)
             prompt = ""
             if prompts is not None:
                 prompt_ids = prompts.ids[row, : int(prompts.lengths[row])].tolist()
-                prompt = _decode(evaluation_data, prompt_ids, prompts.number_values, row)
+                prompt = _decode(data, prompt_ids, prompts.number_values, row)
             samples.append(
                 AnswerSample(
                     question=question,
                     correct_answer=answer if are_answers_known else None,
-                    prediction=restore_number_format(evaluation_data.tokenizer, text)
-                    if questions.has_numbers
-                    else text,
-                    correct=is_correct[row] if are_answers_known else None,
+                    prediction=restore_number_format(data.tokenizer, text) if questions.has_numbers else text,
+                    correct=is_correct if are_answers_known else None,
                     model_text=prompt + text,
-                    probability=math.exp(probabilities[row]),
-                    first_error=first_errors[row] if are_answers_known and first_errors[row] >= 0 else None,
+                    probability=math.exp(log_probability),
+                    first_error=first_error if are_answers_known and first_error >= 0 else None,
                     ended=EOS in ids,
                 )
             )
     return samples
 
 
-def _decode(evaluation_data: EvaluationData, ids: list[int], values: Tensor | None, row: int) -> str:
+def _decode(data: EvaluationData, ids: list[int], values: Tensor | None, row: int) -> str:
     """The text of some ids of a row, with the values of its number tokens if it has any."""
     row_values = None if values is None else values[row, : len(ids)].tolist()
-    return evaluation_data.tokenizer.decode_with_number_values(ids, row_values, evaluation_data.vocabulary)
+    return data.tokenizer.decode_with_number_values(ids, row_values, data.vocabulary)
 
 
-def _labels_at_positions(batch: Batch, row: int, ids: list[int], evaluation_data: EvaluationData) -> str:
+def _labels_at_positions(batch: Batch, row: int, ids: list[int], symbols: Sequence[str]) -> str:
     """Labels at the target positions, and dots elsewhere: `. 66 67`."""
     labels = dict(zip(batch.target_positions[row].tolist(), ids, strict=False))
     read = batch.tokens.ids[row, : int(batch.tokens.lengths[row])].tolist()
-    symbols = evaluation_data.vocabulary.tokens
     return " ".join(symbols[labels[place]] if place in labels else "." for place, i in enumerate(read) if i != BOS)

@@ -2,7 +2,7 @@
 
 Two kinds of uncertainty are kept apart. *Questions*: another draw of questions would give the same model another score.
 *Seeds*: another seed would give another model. An interval of the first kind says nothing about the second. All
-proportions are fractions from 0 to 1.
+proportions are fractions from 0 to 1, and all intervals have a level of 95 %.
 
 | Question | data | function |
 |---|---|---|
@@ -24,8 +24,8 @@ tests are two-sided.
 
 scipy.stats computes the tests, and is imported when one is made, since that takes a second. It also has Clopper and
 Pearson's interval, `scipy.stats.binomtest(correct, count).proportion_ci()`. It lacks Wilson's interval of arrays and of
-fractional counts, the interquartile mean, and Holm's correction. The bootstrap is written here so
-that tables of results do without scipy.
+fractional counts, the interquartile mean, and Holm's correction. The bootstrap is written here so that tables of
+results do without scipy.
 """
 
 from collections import Counter
@@ -42,6 +42,12 @@ from numpy.typing import ArrayLike, NDArray
 from numerate.errors import UserError
 
 FloatArray = NDArray[np.float64]
+
+LEVEL = 0.95
+"""The confidence level of all intervals."""
+
+Z = NormalDist().inv_cdf((1.0 + LEVEL) / 2.0)
+"""The normal quantile of the level: 1.96."""
 
 MAX_PERMUTATIONS = 200_000
 """Permutation tests enumerate up to this many assignments; beyond it they sample as many."""
@@ -64,7 +70,7 @@ class Proportion:
     count: int
 
 
-def wilson_interval(correct: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[Any, Any]:
+def wilson_interval(correct: ArrayLike, count: ArrayLike) -> tuple[Any, Any]:
     """Score interval of a proportion, Wilson (1927), https://doi.org/10.1080/01621459.1927.10502953, equation (3).
 
     It stays within 0 to 1 and has a positive width at the ends, unlike the normal approximation: 100 correct of 100
@@ -74,22 +80,21 @@ def wilson_interval(correct: ArrayLike, count: ArrayLike, level: float = 0.95) -
     >>> tuple(round(bound, 3) for bound in wilson_interval(99, 100))
     (0.946, 0.998)
 
-    Raises `UserError` for counts that cannot be (more correct than counted) and for a level outside 0 to 1.
+    Raises `UserError` for counts that cannot be (more correct than counted).
     """
-    k, n = _check_counts(correct, count, level)
-    z = NormalDist().inv_cdf((1.0 + level) / 2.0)
+    k, n = _check_counts(correct, count)
     trials = np.maximum(n, 1.0)
     share = k / trials
-    scale = 1.0 + z**2 / trials
-    centre = (share + z**2 / (2.0 * trials)) / scale
-    half = z * np.sqrt(share * (1.0 - share) / trials + z**2 / (4.0 * trials**2)) / scale
+    scale = 1.0 + Z**2 / trials
+    centre = (share + Z**2 / (2.0 * trials)) / scale
+    half = Z * np.sqrt(share * (1.0 - share) / trials + Z**2 / (4.0 * trials**2)) / scale
     # At the ends the bound is 0 or 1 exactly; rounding would leave 1e-17.
     low = np.where((n == 0) | (k == 0), 0.0, np.maximum(centre - half, 0.0))
     high = np.where((n == 0) | (k == n), 1.0, np.minimum(centre + half, 1.0))
     return (float(low), float(high)) if low.ndim == 0 else (low, high)
 
 
-def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, num_repeats: int = 1) -> Proportion:
+def region_mean(cells: Sequence[tuple[int, int]], num_repeats: int = 1) -> Proportion:
     """The mean accuracy over cells with equal weights, with an interval for the sampling of questions.
 
     `cells` are (correct, count) pairs. With equal counts the mean is the pooled share and its interval the pooled
@@ -103,7 +108,7 @@ def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, num_repea
 
     Raises `UserError` without cells, or for a cell with count 0.
     """
-    _check_counts([correct for correct, _ in cells], [count for _, count in cells], level, least=1)
+    _check_counts([correct for correct, _ in cells], [count for _, count in cells], least=1)
     # Exact, so that a mean of 0.99 compares as 0.99: sums of rounded shares fall just below. Equal counts are added
     # as whole numbers first, which for ten thousand cells is a hundred times quicker than adding fractions.
     by_count: Counter[int] = Counter()
@@ -111,11 +116,11 @@ def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, num_repea
         by_count[int(count)] += int(correct)
     value = float(sum(Fraction(correct, count) for count, correct in by_count.items()) / len(cells))
     effective_count = np.float64(len(cells) ** 2 / sum(1.0 / count for _, count in cells) / num_repeats)
-    low, high = wilson_interval((value * effective_count).clip(0, effective_count), effective_count, level)
+    low, high = wilson_interval((value * effective_count).clip(0, effective_count), effective_count)
     return Proportion(value, float(low), float(high), sum(count for _, count in cells))
 
 
-def success_rate(values: Sequence[float], threshold: float, level: float = 0.95) -> Proportion:
+def success_rate(values: Sequence[float], threshold: float) -> Proportion:
     """The fraction of seeds that reach a threshold, with Wilson's interval for the sampling of seeds.
 
     >>> rate = success_rate([1.0, 0.995, 0.2], threshold=0.99)
@@ -126,21 +131,19 @@ def success_rate(values: Sequence[float], threshold: float, level: float = 0.95)
     """
     sample, least = _check_values(values, "success_rate"), _check_values([threshold], "the threshold")
     successes = int(np.sum(sample >= least))
-    return Proportion(successes / len(sample), *wilson_interval(successes, len(sample), level), len(sample))
+    return Proportion(successes / len(sample), *wilson_interval(successes, len(sample)), len(sample))
 
 
 # Seeds ----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class SeedBand:
+class SeedBand(NamedTuple):
     """Curves of several seeds combined: the median, minimum and maximum at each of `steps`."""
 
     steps: FloatArray
     median: FloatArray
     low: FloatArray
     high: FloatArray
-    count: int
 
 
 def interquartile_mean(values: ArrayLike) -> Any:
@@ -167,7 +170,6 @@ def stratified_bootstrap_interval(
     strata: Sequence[Sequence[float]],
     *key: object,
     statistic: Callable[[FloatArray], FloatArray] = interquartile_mean,
-    level: float = 0.95,
     resamples: int = 2000,
 ) -> tuple[float, float]:
     """Percentile bootstrap of a statistic over all values of one or more strata, resampling within each stratum.
@@ -186,16 +188,15 @@ def stratified_bootstrap_interval(
     >>> round(low, 3), round(high, 3)
     (0.5, 0.6)
 
-    Raises `UserError` without strata, for a stratum without values, and for a level outside 0 to 1.
+    Raises `UserError` without strata, and for a stratum without values.
     """
     from numerate.tasks import counter_rng
 
     samples = [_check_values(values, "the bootstrap") for values in (strata or [[]])]
-    _check_level(level)
     rng = counter_rng.CounterRNG(counter_rng.random_key("stratified bootstrap", *key))
     resampled = [sample[rng.integers(len(sample), (resamples, len(sample)), np.int64)] for sample in samples]
     statistics = statistic(np.concatenate(resampled, axis=1))
-    low, high = np.quantile(statistics, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+    low, high = np.quantile(statistics, [(1.0 - LEVEL) / 2.0, (1.0 + LEVEL) / 2.0])
     return float(low), float(high)
 
 
@@ -212,10 +213,7 @@ def seed_band(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Seed
     curve_values = [dict(zip(steps, values, strict=True)) for steps, values in curves]
     steps = sorted(set.intersection(*map(set, curve_values)))
     table = np.array([[curve[step] for step in steps] for curve in curve_values], dtype=np.float64)
-    table = table.reshape(len(curves), -1)
-    return SeedBand(
-        np.asarray(steps, np.float64), np.median(table, axis=0), table.min(axis=0), table.max(axis=0), len(curves)
-    )
+    return SeedBand(np.asarray(steps, np.float64), np.median(table, axis=0), table.min(axis=0), table.max(axis=0))
 
 
 # Differences ----------------------------------------------------------------------------------------------------------
@@ -235,7 +233,7 @@ def fisher_exact(first: tuple[int, int], second: tuple[int, int]) -> float:
     """
     from scipy import stats
 
-    _check_counts([first[0], second[0]], [first[1], second[1]], whole=True)
+    _check_counts([first[0], second[0]], [first[1], second[1]])
     table = [[successes, trials - successes] for successes, trials in (first, second)]
     return float(stats.fisher_exact(table).pvalue)
 
@@ -272,7 +270,7 @@ class PairedDifference(NamedTuple):
     p_value: float
 
 
-def paired_difference(first: Sequence[float], second: Sequence[float], level: float = 0.95) -> PairedDifference:
+def paired_difference(first: Sequence[float], second: Sequence[float]) -> PairedDifference:
     """The difference of two models over the same questions, each with one score per question.
 
     The interval of right and wrong answers (1 and 0) is the adjusted one of Agresti and Min (2005),
@@ -295,14 +293,13 @@ def paired_difference(first: Sequence[float], second: Sequence[float], level: fl
     if np.isin(differences, (-1, 0, 1)).all():
         center = (num_higher - num_lower) / (count + 2)
         variance = ((num_higher + num_lower + 1) / (count + 2) - center**2) / (count + 2)
-        half = NormalDist().inv_cdf((1 + _check_level(level)) / 2) * variance**0.5
+        half = Z * variance**0.5
         low, high = max(-1.0, center - half), min(1.0, center + half)
     else:
         low, high = stratified_bootstrap_interval(
             [differences.tolist()],
             "paired difference",
             statistic=lambda rows: rows.mean(axis=-1),
-            level=level,
             resamples=max(200, min(2000, MAX_RESAMPLED_VALUES // count)),
         )
     p_value = float(stats.binomtest(num_higher, num_higher + num_lower).pvalue) if num_higher + num_lower else 1.0
@@ -429,23 +426,10 @@ def _check_values(values: ArrayLike, caller: str) -> FloatArray:
     return sample
 
 
-def _check_level(level: float) -> float:
-    """Returns a confidence level. Raises `UserError` unless it is between 0 and 1."""
-    if not 0.0 < level < 1.0:
-        raise UserError(f"level: must be between 0 and 1, for example level=0.95, not {level}")
-    return level
-
-
-def _check_counts(
-    correct: ArrayLike, count: ArrayLike, level: float = 0.95, *, whole: bool = False, least: int = 0
-) -> tuple[FloatArray, FloatArray]:
+def _check_counts(correct: ArrayLike, count: ArrayLike, *, least: int = 0) -> tuple[FloatArray, FloatArray]:
     """Converts counts to arrays. Raises `UserError` for more correct than counted, and for counts below `least`."""
-    _check_level(level)
     k, n = np.asarray(correct, dtype=np.float64), np.asarray(count, dtype=np.float64)
-    is_valid = (k >= 0) & (k <= n) & np.isfinite(n) & (n >= least)
-    if whole:
-        is_valid &= (k == np.floor(k)) & (n == np.floor(n))
-    if not np.all(is_valid) or not n.size:
-        kind = f"{'integers, ' * whole}between 0 and the count, which must be finite and at least {least}"
-        raise UserError(f"correct: must be {kind}, not {k} of {n}")
+    if not n.size or not np.all((k >= 0) & (k <= n) & np.isfinite(n) & (n >= least)):
+        what = f"between 0 and the count, which must be finite and at least {least}"
+        raise UserError(f"correct: must be {what}, not {k} of {n}")
     return k, n

@@ -339,7 +339,7 @@ class Run:
             raise UserError(f"model: {reason}; it cannot continue a text")
         encoded = [processor.encode(text) for text in ([prompts] if isinstance(prompts, str) else prompts) or ("",)]
         max_tokens = resolve_max_new_tokens(encoded, limits.max_new_tokens, trained_length, context_length)
-        for warning in check_lengths(model, data, encoded, max_tokens, trained_length, context_length):
+        for warning in check_lengths(model, encoded, max_tokens, trained_length, context_length):
             self.warn(warning)
         return generate_completions(
             self.load_model(checkpoint),
