@@ -6,22 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from numerate.batch import Model
-from numerate.config import Spec, setting
 from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH
 from numerate.evaluation.prompts import Prompt, PromptProcessor, TextStreamer, pad_prompts
 from numerate.evaluation.sampling import Sampling, generate
 
 TextCallback = Callable[[int, str], None]
 """Called with the index of a completion and its new text."""
-
-
-@dataclass(frozen=True)
-class GenerationLimits(Spec):
-    """How much is generated."""
-
-    max_new_tokens: int | None = setting(None, "maximum number of new tokens; null: as many as fit", at_least=1)
-    context_length: int | None = setting(None, "number of last tokens that are read; null: all", at_least=1)
-    count: int = setting(1, "completions per prompt", at_least=1)
 
 
 @dataclass(frozen=True)
@@ -78,7 +68,6 @@ def generate_completions(
         num_samples[prompt.ids] += count
     rows_per_batch = max(1, MAX_TOKENS_PER_BATCH // (max(len(prompt.ids) for prompt in prompts) + max_new_tokens))
     end_ids = (*prompt_processor.stop_ids, *model.other_end_ids)
-    is_streaming = bool(stop_texts) or on_text is not None
     completions: list[Completion] = []
     for start in range(0, len(requests), rows_per_batch):
         batch_prompts, samples = zip(*requests[start : start + rows_per_batch], strict=True)
@@ -91,7 +80,7 @@ def generate_completions(
 
         def on_tokens(tokens: Sequence[int | None], rows: Sequence[_GeneratedText] = rows) -> list[int]:
             for row, token in zip(rows, tokens, strict=True):
-                if is_streaming and token is not None and token not in end_ids:
+                if token is not None and token not in end_ids:
                     row.add(token)
             is_over = should_stop is not None and should_stop()
             return [index for index, row in enumerate(rows) if is_over or row.is_stopped]
@@ -102,18 +91,15 @@ def generate_completions(
             max_new_tokens,
             sampling,
             stop_ids=end_ids,
-            on_tokens=on_tokens if is_streaming or should_stop is not None else None,
+            on_tokens=on_tokens,
             window=window,
         )
         ids, lengths = generated.ids.tolist(), generated.lengths.tolist()
         log_probabilities, ended = generated.log_probability.tolist(), generated.has_stop_token.tolist()
         for index, (prompt, sample, row) in enumerate(zip(batch_prompts, samples, rows, strict=True)):
-            new_ids = tuple(ids[index][: lengths[index]])
-            for token in () if is_streaming else new_ids:
-                if token not in end_ids:
-                    row.add(token)
             row.add(is_final=True)
             text, stopped = prompt_processor.postprocess(prompt, row.text), ended[index] or row.is_stopped
+            new_ids = tuple(ids[index][: lengths[index]])
             completions.append(Completion(prompt.text, text, new_ids, log_probabilities[index], stopped, sample))
         if should_stop is not None and should_stop():
             break

@@ -84,9 +84,7 @@ def predict(
 def _predict_in_one_pass(
     model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int, with_probability: bool
 ) -> Predictions:
-    ids: list[Tensor] = []
-    numbers: list[Tensor] = []
-    log_probabilities: list[Tensor] = []
+    ids, numbers, log_probabilities = list[Tensor](), list[Tensor](), list[Tensor]()
     for piece, output in _forward(model, batch, position_offset):
         if with_probability:
             log_probability, piece_ids = output.logits.float().log_softmax(-1).max(-1)
@@ -97,8 +95,8 @@ def _predict_in_one_pass(
         numbers += [] if output.number_predictions is None else [output.number_predictions]
     predicted, number_values = torch.cat(ids), torch.cat(numbers) if numbers else None
     matches = compare_with_targets(evaluation_data, predicted, batch, number_values)
-    log_probability = torch.cat(log_probabilities) if with_probability else None
-    return Predictions(predicted.where(matches.target_mask, PAD), number_values, matches, log_probability)
+    total = torch.cat(log_probabilities) if with_probability else None
+    return Predictions(predicted.where(matches.target_mask, PAD), number_values, matches, total)
 
 
 def _forward(model: Model, batch: Batch, position_offset: int) -> Iterator[tuple[Batch, Output]]:

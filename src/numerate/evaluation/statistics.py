@@ -53,7 +53,7 @@ MAX_PERMUTATIONS = 200_000
 """Permutation tests enumerate up to this many assignments; beyond it they sample as many."""
 
 MAX_RESAMPLED_VALUES = 20_000_000
-"""Of many questions the bootstrap resamples less often, so that it holds at most this number of values at a time."""
+"""The bootstrap of many questions resamples less often, to hold at most this number of values at a time."""
 
 _TIE_TOLERANCE = 1e-12  # differences of means within this fraction of the largest value are equal: they are rounded
 
@@ -73,9 +73,8 @@ class Proportion:
 def wilson_interval(correct: ArrayLike, count: ArrayLike) -> tuple[Any, Any]:
     """Score interval of a proportion, Wilson (1927), https://doi.org/10.1080/01621459.1927.10502953, equation (3).
 
-    It stays within 0 to 1 and has a positive width at the ends, unlike the normal approximation: 100 correct of 100
-    gives (0.963, 1.0), not (1, 1). A count of 0 gives (0, 1). Counts may be fractional. Numbers in, numbers out; arrays
-    in, arrays out.
+    It stays within 0 to 1 and has a positive width at the ends: 100 correct of 100 gives (0.963, 1.0). A count of 0
+    gives (0, 1). Counts may be fractional. Numbers in, numbers out; arrays in, arrays out.
 
     >>> tuple(round(bound, 3) for bound in wilson_interval(99, 100))
     (0.946, 0.998)
@@ -97,10 +96,9 @@ def wilson_interval(correct: ArrayLike, count: ArrayLike) -> tuple[Any, Any]:
 def region_mean(cells: Sequence[tuple[int, int]], num_repeats: int = 1) -> Proportion:
     """The mean accuracy over cells with equal weights, with an interval for the sampling of questions.
 
-    `cells` are (correct, count) pairs. With equal counts the mean is the pooled share and its interval the pooled
-    Wilson interval. With unequal counts the interval is Wilson's for the effective count with the same uncertainty of
-    the mean, (number of cells)^2 / sum(1 / count). Cells differ in difficulty, which a pooled interval does not use: it
-    is therefore a little too wide, never too narrow, when counts are equal. If each question was repeated
+    `cells` are (correct, count) pairs. The interval is Wilson's for the effective count with the same uncertainty of
+    the mean, (number of cells)^2 / sum(1 / count): with equal counts the pooled one. Cells differ in difficulty, which
+    it does not use: it is a little too wide, never too narrow, when counts are equal. If each question was repeated
     (`num_repeats`, e.g. for position offsets), the interval is as wide as for one repetition.
 
     >>> region_mean([(100, 100), (50, 100)]).value
@@ -175,13 +173,12 @@ def stratified_bootstrap_interval(
     """Percentile bootstrap of a statistic over all values of one or more strata, resampling within each stratum.
 
     Efron (1979), https://doi.org/10.1214/aos/1176344552; Agarwal et al. (2021), section 4,
-    https://arxiv.org/abs/2108.13264. A stratum is a task or a variant, and is not resampled itself; its values are
-    those of its seeds. `statistic` takes an array [resamples, all values] and gives one number for each row:
-    `interquartile_mean`, or `lambda rows: np.median(rows, axis=-1)`. A pure function of the values and of `key`.
+    https://arxiv.org/abs/2108.13264. A stratum is a task or a variant; its values are those of its seeds. `statistic`
+    takes an array [resamples, all values] and gives one number for each row: `interquartile_mean`, or
+    `lambda rows: np.median(rows, axis=-1)`. A pure function of the values and of `key`.
 
-    Only separately trained models are independent: cells of a grid must not be strata, since the same model answers
-    them, which would make the interval too narrow. All values have equal weight, so a stratum with more seeds has more
-    weight. With few strata of fewer than about five seeds the interval is too narrow.
+    Cells of a grid must not be strata: the same model answers them, and the interval would be too narrow. It also is
+    with few strata of fewer than about five seeds. All values have equal weight.
 
     >>> strata = [[0.1, 0.3], [0.9, 0.9]]
     >>> low, high = stratified_bootstrap_interval(strata, "key", statistic=lambda rows: rows.mean(axis=-1))
@@ -223,8 +220,7 @@ def fisher_exact(first: tuple[int, int], second: tuple[int, int]) -> float:
     """The p-value of Fisher's exact test for two success rates, each given as (successes, trials).
 
     For independent trials, such as the numbers of seeds of two recipes that solve a task. Fisher (1935), "The logic of
-    inductive inference", https://doi.org/10.2307/2342435. With three seeds each, 3 of 3 against 0 of 3 is still p =
-    0.1: few seeds cannot show much.
+    inductive inference", https://doi.org/10.2307/2342435.
 
     >>> round(fisher_exact((3, 3), (0, 3)), 3)
     0.1
@@ -242,12 +238,10 @@ def paired_permutation_test(first: Sequence[float], second: Sequence[float], *ke
     """The p-value of the sign-flip permutation test: whether the means of paired values differ, such as the scores of
     two recipes with the same seeds.
 
-    If both values of a pair come from the same distribution, their difference has either sign with equal probability:
-    the p-value is the fraction of all sign assignments whose mean difference is at least as far from 0. Fisher (1935),
-    "The design of experiments", section 21; Dror et al. (2018), https://aclanthology.org/P18-1128, recommend it. Exact
-    up to 17 pairs (`MAX_PERMUTATIONS`); beyond, sign assignments are sampled as a pure function of the values and
-    `key`, including the observed one (Phipson and Smyth, 2010, https://arxiv.org/abs/1603.05766). Five pairs cannot go
-    below 2 / 2**5 = 0.06.
+    The p-value is the fraction of all assignments of signs to the differences whose mean is at least as far from 0.
+    Fisher (1935), "The design of experiments", section 21; Dror et al. (2018), https://aclanthology.org/P18-1128,
+    recommend it. Exact up to 17 pairs (`MAX_PERMUTATIONS`); beyond, sign assignments are sampled as a pure function of
+    the values and `key`, including the observed one (Phipson and Smyth, 2010, https://arxiv.org/abs/1603.05766).
 
     >>> paired_permutation_test([0.9, 0.8, 0.7, 0.9, 0.8], [0.1, 0.3, 0.2, 0.1, 0.2])
     0.0625
@@ -312,7 +306,7 @@ def permutation_test(first: Sequence[float], second: Sequence[float], *key: obje
 
     It is the fraction of all splits of the values into groups of these sizes whose means are at least as far apart.
     Pitman (1937), https://doi.org/10.2307/2984124. Exact up to `MAX_PERMUTATIONS` splits; beyond, splits are sampled as
-    a pure function of the values and `key`. Five against five can reach 2 / 252 = 0.008.
+    a pure function of the values and `key`.
 
     >>> round(permutation_test([0.9, 0.8, 0.7], [0.1, 0.2, 0.3]), 3)
     0.1
@@ -325,10 +319,8 @@ def permutation_test(first: Sequence[float], second: Sequence[float], *key: obje
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm-adjusted p-values of several tests, in the given order: the probability that any of the differences with an
-    adjusted p-value below 0.05 is a false positive is at most 0.05, for any dependence between the tests.
-
-    Holm (1979), https://www.jstor.org/stable/4615733: the smallest is multiplied by the number of tests, the next by
-    one less and so on, none falls below one before it, and none exceeds 1.
+    adjusted p-value below 0.05 is a false positive is at most 0.05, for any dependence between the tests. Holm (1979),
+    https://www.jstor.org/stable/4615733.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]

@@ -9,8 +9,8 @@ from typing import Any
 
 from numerate.batch import Model
 from numerate.config import from_tree
-from numerate.errors import UserError
-from numerate.evaluation.completions import Completion, GenerationLimits, TextCallback, generate_completions
+from numerate.errors import UserError, check_positive
+from numerate.evaluation.completions import Completion, TextCallback, generate_completions
 from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, EvaluationData, cell_questions
 from numerate.evaluation.evaluator import Method
 from numerate.evaluation.grid import cell_entries, parse_shard
@@ -325,7 +325,9 @@ class Run:
 
         Raises `UserError` for a run that cannot continue texts, and for more tokens than the model has positions.
         """
-        settings, limits = Sampling(**sampling), GenerationLimits(max_new_tokens, context_length, count)
+        settings = Sampling(**sampling)
+        for name, number in (("max_new_tokens", max_new_tokens), ("context_length", context_length), ("count", count)):
+            check_positive(name, number)
         stop_texts = [stop] if isinstance(stop, str) else stop
         if count > 1 and settings.is_greedy:
             raise UserError(f"count: greedy decoding gives the same text each time; count must be 1, not {count}")
@@ -338,7 +340,7 @@ class Run:
         if (reason := model.non_causal_reason()) is not None:
             raise UserError(f"model: {reason}; it cannot continue a text")
         encoded = [processor.encode(text) for text in ([prompts] if isinstance(prompts, str) else prompts) or ("",)]
-        max_tokens = resolve_max_new_tokens(encoded, limits.max_new_tokens, trained_length, context_length)
+        max_tokens = resolve_max_new_tokens(encoded, max_new_tokens, trained_length, context_length)
         for warning in check_lengths(model, encoded, max_tokens, trained_length, context_length):
             self.warn(warning)
         return generate_completions(
