@@ -143,7 +143,7 @@ def test_enough_beams_find_the_best_answer_of_all_on_a_model_of_the_house(make_t
 def test_scores_that_are_no_numbers_are_a_fault(vocabulary: Vocabulary, begun: Tokens, make_tokens: Any) -> None:
     model, source = lively(TINY.build(vocabulary, 0)), make_tokens([5, 3, 8, 1, 6, 8])
     model.hf_model.shared.weight[7] = float("nan")
-    with pytest.raises(OperationalError, match=r"^beams: the scores of 6 of 6 answers are NaN"):
+    with pytest.raises(OperationalError, match=r"^model: the logits are NaN"):
         beam_search(model, begun, 4, source=source)
 
 

@@ -226,7 +226,7 @@ def test_the_cells_of_a_large_grid_are_estimated_from_a_few(
 
 
 def test_the_cells_of_a_small_grid_are_each_estimated() -> None:
-    cells = Grid.parse("1:15x1:15+40x3", AXES).cells()
+    cells = Grid.parse("1:11x1:11+40x3", AXES).cells()
     assert row_sizes(EXAM, cells) == {cell: row_size(EXAM, cell) for cell in cells}
     assert row_sizes(EXAM, []) == {}
 

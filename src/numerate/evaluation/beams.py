@@ -7,7 +7,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from numerate.batch import Model, Tokens
-from numerate.errors import OperationalError
 from numerate.evaluation.evaluation_data import select_rows
 from numerate.evaluation.generate import CachedDecoder, GenerationOutput, greedy_decode, last_number
 from numerate.vocabulary import EOS, PAD
@@ -82,22 +81,19 @@ def beam_search(
             None if active.values is None else active.values[..., step].flatten(),
             (first_beams + parents.gather(1, active_index)).flatten(),
         )
-    if bool(has_nan.any()):
-        raise OperationalError(
-            f"beams: the scores of {int(has_nan.sum())} of {rows} answers are NaN: the model's weights "
-            "are corrupt; use an earlier checkpoint"
-        )
     ids = finished.ids[:, 0]
     is_end = torch.isin(ids, ends)
     lengths = torch.where(is_end.any(1), is_end.long().argmax(1) + 1, ids.shape[1])
     longest = int(lengths.max())
-    return GenerationOutput(
+    found = GenerationOutput(
         ids.where(~is_end, EOS)[:, :longest],  # whichever end token it is
         lengths,
-        finished.scores[:, 0] * lengths,
+        torch.where(has_nan, torch.nan, finished.scores[:, 0] * lengths),
         None if finished.values is None else finished.values[:, 0, :longest],
         is_end.any(1),
     )
+    found.check_finite()
+    return found
 
 
 class _Beams(NamedTuple):

@@ -15,10 +15,7 @@ NUM_COST_SAMPLES = 8
 """Questions from which the cost of a cell is estimated."""
 
 NUM_ANCHORS = 12
-"""Sizes of each axis at which the cost of a large grid is estimated."""
-
-MAX_EXACT_CELLS = 256
-"""Up to this many cells are estimated individually."""
+"""Sizes of each axis at which the cost of a grid is estimated."""
 
 
 class RowSize(NamedTuple):
@@ -47,12 +44,12 @@ def row_size(evaluation_data: EvaluationData, cell: Cell) -> RowSize:
 def row_sizes(evaluation_data: EvaluationData, cells: Sequence[Cell]) -> dict[Cell, RowSize]:
     """`row_size` of many cells at once: 10,000 in a tenth of a second.
 
-    Of many cells of a grid each has that of the nearest of at most `NUM_ANCHORS` sizes of each axis: a function of the
-    cells, the task and the tokenizer. Those of strata are each estimated.
+    A cell of a grid has that of the nearest of at most `NUM_ANCHORS` sizes of each axis: a function of the cells, the
+    task and the tokenizer. Those of strata, and of tasks that enumerate their cells, are each estimated.
     """
     plain = [cell for cell in cells if STRATUM not in dict(cell)]
     places = {cell: cell for cell in cells}
-    if len(plain) > MAX_EXACT_CELLS and evaluation_data.task.cells() is None:
+    if len(plain) > 1 and evaluation_data.task.cells() is None:
         axes = [axis for axis, _ in plain[0]]
         sizes = np.array([[size for _, size in cell] for cell in plain])
         nearest = [_nearest_anchors(axis_sizes).tolist() for axis_sizes in sizes.T]

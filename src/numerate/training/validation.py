@@ -108,8 +108,6 @@ class Validator:
         records = [{"step": step, "split": split, **record} for split, record in metrics.items()]
         return ValidationResult(records, self.criterion.score(accuracy, loss), reached, monitored)
 
-    # Text ---------------------------------------------------------------------------------------------------------
-
     def _measure_text(self, model: Model, on_batch: BatchCallback) -> _Measured:
         """The likelihood of text, over the same chunks each time."""
         likelihoods = self._likelihoods(model, on_batch)
@@ -121,7 +119,7 @@ class Validator:
     def _likelihoods(self, model: Model, on_batch: BatchCallback = lambda: None) -> Likelihoods:
         """Each process computes its share of every batch; means over batches are those of global batches."""
         rank, size = self.world.rank, self.world.size
-        total, batch_sums = Likelihoods(), []
+        own_sums: list[Likelihoods] = []
         with autocast(self.world.device, self.recipe.training.precision):
             for start, count in self._batches():
                 on_batch()
@@ -131,19 +129,11 @@ class Validator:
                 padded_index = row_index if len(row_index) * size >= len(questions) else np.append(row_index, 0)
                 batch = self.evaluation_data.batch(questions.take(padded_index)).to(self.world.device)
                 losses = compute_chunk_losses(model, self.evaluation_data, batch).first(len(row_index))
-                batch_sums.append(losses.likelihoods())
-                total += batch_sums[-1]
-        sums = {f"{name} {at}": getattr(one, name) for at, one in enumerate(batch_sums) for name in ("nll", "tokens")}
-        sums = self.world.sum_values(sums | {f"all {name}": value for name, value in asdict(total).items()})
-        means = Likelihoods.merge(
-            Likelihoods(sums[f"nll {at}"], round(sums[f"tokens {at}"])).as_batch() for at in range(len(batch_sums))
-        )
-        return replace(
-            Likelihoods.from_sums({name: sums[f"all {name}"] for name in asdict(total)}),
-            batches=means.batches,
-            batch_losses=means.batch_losses,
-            batch_exps=means.batch_exps,
-        )
+                own_sums.append(losses.likelihoods())
+        sums = {f"{name} {at}": value for at, one in enumerate(own_sums) for name, value in asdict(one).items()}
+        sums = self.world.sum_values(sums)
+        batches = ({name: sums[f"{name} {at}"] for name in asdict(one)} for at, one in enumerate(own_sums))
+        return Likelihoods.merge(Likelihoods.from_sums(batch).as_batch() for batch in batches)
 
     def _batches(self) -> Iterator[tuple[int, int]]:
         """(first chunk, number of chunks) of each batch, up to the requested and available number. The micro-batches of
@@ -154,8 +144,6 @@ class Validator:
         num_requested = evaluation.validation_examples if num_batches is None else num_batches * rows
         total = min(num_requested, task.num_chunks("validation"))  # type: ignore[attr-defined]
         return ((first, min(rows, total - first)) for first in range(0, total, rows))
-
-    # Answers ------------------------------------------------------------------------------------------------------
 
     def _measure_answers(self, model: Model, on_batch: BatchCallback) -> _Measured:
         """Exact match, and what else the kind of evaluation counts."""
