@@ -131,7 +131,7 @@ def _slowest_over_mean(seconds: Sequence[float]) -> float:
 def in_a_process(run: Path, place: Path, chosen: argparse.Namespace, workers: int) -> dict[str, Any]:
     """`evaluated` for a copy of the run, in a process of its own."""
     copy = place / f"workers-{workers}" / run.parent.name / run.name
-    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("cells.jsonl", "pieces", "predictions.jsonl"))
+    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("cells.jsonl", "predictions.jsonl"))
     words = [sys.executable, os.path.abspath(__file__), "--run", str(copy), "--way", str(workers)]
     words += ["--grid", chosen.grid, "--count", str(chosen.count)]
     said = subprocess.run(

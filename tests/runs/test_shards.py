@@ -29,8 +29,7 @@ from numerate.runs.engines.worker import perform
 from numerate.runs.plan import CellTask, EvaluationPlan
 from numerate.runs.run import Run
 from numerate.runs.shards import EvaluateShard, GridShard, make_shards
-from numerate.runs.store import EvaluationStore
-from numerate.training.lock import Lock
+from numerate.runs.store import record_key
 from numerate.training.stopping import Stop
 from small_runs import ADDING
 
@@ -55,17 +54,15 @@ class Here(Engine):
             if index in self.failing:
                 yield Outcome(index, failure=KILLED)
             else:
-                yield replace(perform(functools.partial(do, function, item, "ab"[index % 2]), stop), index=index)
+                yield replace(perform(functools.partial(do, function, item), stop), index=index)
 
     def script(self, function: Callable[[Any], Any], items: Sequence[Any], folder: Path) -> str:
         return "\n".join(map(str, items))
 
 
-def do(function: Callable[[Any], Any], item: Any, worker: str) -> Any:
-    """Does an item as a worker of this name would."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "worker_name", lambda: f"here-{worker}")
-        return pickle.loads(pickle.dumps(function))(pickle.loads(pickle.dumps(item)))
+def do(function: Callable[[Any], Any], item: Any) -> Any:
+    """Does an item as another process would."""
+    return pickle.loads(pickle.dumps(function))(pickle.loads(pickle.dumps(item)))
 
 
 @pytest.fixture(autouse=True)
@@ -93,8 +90,7 @@ def bytes_of(run: Run) -> list[bytes | None]:
 
 def cut(run: Run, grid: str, workers: int, *, checkpoint: str = "all", settings: Sequence[str] = ()) -> list[GridShard]:
     plan = EvaluationPlan.from_run(run, grid, checkpoint=checkpoint, settings=settings)
-    kept = EvaluationStore(run.folder)
-    return make_shards(plan, plan.missing(plan.tasks(plan.cells()), kept), kept, workers)
+    return make_shards(plan, plan.missing(plan.tasks()), workers)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -135,7 +131,6 @@ def test_an_engine_leaves_the_same_bytes(copy: Callable[[str], Run], options: di
     found = [run.evaluate(**options, engine=how) for run, how in ((alone, None), (spread, Here(workers=2)))]
     assert bytes_of(spread) == bytes_of(alone)
     assert list(found[0]) == list(found[1])
-    assert not (spread.path / "pieces").exists()
 
 
 def test_progress_counts_the_cells_of_all_workers_from_what_is_known(run: Run) -> None:
@@ -240,7 +235,6 @@ def test_a_shard_that_fails_takes_no_other_with_it_and_is_named(
     run.evaluate(engine=Here(workers=1))
     assert len(computed) == len(set(computed)) == 9
     assert bytes_of(run) == bytes_of(undisturbed)
-    assert not (run.path / "pieces").exists()
 
 
 def test_a_worker_whose_records_are_not_to_be_seen_is_reported(run: Run) -> None:
@@ -279,54 +273,66 @@ def test_a_shard_that_is_given_once_more_does_only_what_is_missing(run: Run, com
     """As Slurm does with tasks that reached their time limit: with what was known when they were submitted."""
     (shard,) = cut(run, "1:3", 1, checkpoint="8")[:1]
     function = EvaluateShard(EvaluationPlan.from_run(run, "1:3", checkpoint="8"))
-    reads, real = list[Any](), EvaluationStore.read
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EvaluationStore, "read", lambda self, **more: reads.append(self) or real(self, **more))
-        assert not any(function.done(shard) for _ in range(3))
-    assert len(reads) <= 1, "the store is read once for all shards"
-    assert [do(function, shard, worker) for worker in "ab"] == [len(shard.tasks), 0]
+    assert not function.done(shard)
+    assert [do(function, shard) for _ in range(2)] == [len(shard.tasks), 0]
     assert function.done(shard)
     assert len(computed) == len(shard.tasks)
 
 
-def test_without_an_engine_it_continues_from_what_workers_recorded(
-    copy: Callable[[str], Run], computed: list[tuple[int, ...]]
-) -> None:
+def test_it_continues_from_what_workers_recorded(copy: Callable[[str], Run], computed: list[tuple[int, ...]]) -> None:
     undisturbed, run = copy("undisturbed"), copy("run")
     undisturbed.evaluate(predictions=True)
     computed.clear()
     shard, *_ = cut(run, "1:3", 1, checkpoint="final")
-    do(EvaluateShard(EvaluationPlan.from_run(run, "1:3", predictions=True)), shard, "left")
+    do(EvaluateShard(EvaluationPlan.from_run(run, "1:3", predictions=True)), shard)
     done = len(computed)
-    file = next(run.path.glob("pieces/worker-here-left/cells.jsonl"))
-    file.write_bytes(file.read_bytes() + b'{"cell": {"first_dig')
+    for name in ("cells.jsonl", "predictions.jsonl"):
+        with (run.path / name).open("ab") as file:
+            file.write(b'{"cell": {"first_dig')
     run.evaluate(predictions=True)
     assert 0 < done < len(computed) == 9
     assert bytes_of(run) == bytes_of(undisturbed)
-    assert not (run.path / "pieces").exists()
 
 
-def test_no_folder_of_a_killed_worker_remains_whatever_is_evaluated_next(run: Run, computed: list[Any]) -> None:
-    shard, *_ = cut(run, "1:3", 1, checkpoint="final")
-    plan = EvaluationPlan.from_run(run, "1:3", predictions=True)
-    do(EvaluateShard(plan), shard, "left")
-    lines = next(run.path.glob("pieces/worker-here-left/predictions.jsonl")).read_bytes()
-    place = run.path / "pieces" / "worker-late"  # its command was killed, and it has not noticed yet
-    place.mkdir(parents=True)
-    with Lock(place / "lock").hold("evaluation"):
-        run.evaluate("1x1", method="decoding")
-        assert list((run.path / "pieces").iterdir()) == [place]
-    assert run.folder.file("predictions.jsonl").read_bytes() == lines, "the answers are kept"
+def test_what_another_process_recorded_meanwhile_is_not_recorded_again(run: Run) -> None:
+    """Such as a worker whose command was killed; also after the file was sorted, which is then another one."""
+    plans = [EvaluationPlan.from_run(run, "1:3") for _ in range(2)]
+    tasks = plans[0].tasks()
+    for plan in plans:
+        plan.read()
+    for one, other in ((tasks[:4], tasks[2:6]), (tasks[6:8], tasks[5:])):
+        with plans[0].store, plans[1].store:
+            for task in one:
+                plans[0].perform(task)
+            for task in other:
+                plans[1].perform(task)
+        plans[0].store.sort(False)
+    lines = (run.path / "cells.jsonl").read_bytes().splitlines()
+    assert len(lines) == len({*lines}) == 9
+    before = bytes_of(run)
+    run.evaluate("1:3")
+    assert bytes_of(run)[0] == before[0]
+    records = [record | {"digit_accuracy": 0.0} for record in run.folder.records("cells.jsonl")]
+    stale = EvaluationPlan.from_run(run, "1:3")
+    for record in records:
+        stale.store.add(record_key(record), record)
+    stale.store.flush()
+    assert bytes_of(run)[0] == before[0], "the first record counts, which is read before the others are written"
+
+
+def test_two_commands_with_shards_write_at_once_and_a_third_finds_all(
+    copy: Callable[[str], Run], computed: list[tuple[int, ...]]
+) -> None:
+    undisturbed, run = copy("undisturbed"), copy("run")
+    undisturbed.evaluate()
     computed.clear()
-    run.evaluate("1:3", predictions=True)
-    assert len(computed) == 9 - len(shard.tasks)
-    assert not (run.path / "pieces").exists()
-
-
-def test_the_files_of_shards_stay(run: Run) -> None:
-    run.evaluate(shard="1/2")
-    run.evaluate(engine=Here(workers=1))
-    assert [path.name for path in (run.path / "pieces").iterdir()] == ["1-of-2"]
+    with run.folder.lock("training"):
+        for shard in ("1/2", "2/2"):
+            run.evaluate(shard=shard)
+    assert len(computed) == 9
+    run.evaluate()
+    assert len(computed) == 9
+    assert bytes_of(run) == bytes_of(undisturbed)
 
 
 # Real processes ------------------------------------------------------------------------------------------------------
@@ -362,10 +368,10 @@ def begun(path: Path, place: Path) -> subprocess.Popen[str]:
     )
 
 
-def workers_at(path: Path) -> list[int]:
-    """The processes that write: their folders are called worker-HOST-PID-..., and they hold a lock there."""
-    found = [int(place.name.rsplit("-", 2)[1]) for place in path.glob("pieces/worker-*")]
-    return [pid for pid in found if not gone(pid)]
+def workers_of(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    is_worker = [b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
+    return [int(child) for child, found in zip(children, is_worker, strict=True) if found]
 
 
 def wait_for(there: Callable[[], Any], seconds: float = 60.0) -> Any:
@@ -392,7 +398,7 @@ def test_killed_at_any_moment_it_continues_by_cell_and_ends_with_the_same_bytes(
         before = recorded(run)
         process = begun(run.path, tmp_path)
         wait_for(lambda before=before: len(recorded(run)) >= len(before) + 5)
-        workers = workers_at(run.path)
+        workers = workers_of(process.pid)
         for pid in workers[:1] + [process.pid] * (whom != "a worker"):
             os.kill(pid, signal.SIGKILL)
         out, err = process.communicate(timeout=120)
@@ -402,7 +408,6 @@ def test_killed_at_any_moment_it_continues_by_cell_and_ends_with_the_same_bytes(
     assert len(recorded(run)) == whole, "the shard of a worker that was killed is done by another"
     run.evaluate("1:6", checkpoint="all", engine=Here(workers=2))
     assert not computed, "what was recorded is not computed again"
-    assert not (run.path / "pieces").exists()
     undisturbed = copy("undisturbed")
     undisturbed.evaluate("1:6", checkpoint="all")
     assert bytes_of(run) == bytes_of(undisturbed)
@@ -410,8 +415,5 @@ def test_killed_at_any_moment_it_continues_by_cell_and_ends_with_the_same_bytes(
 
 def recorded(run: Run) -> set[str]:
     """The cells that any file has, whole lines only."""
-    found = set()
-    for path in [*run.path.glob("pieces/worker-*/cells.jsonl"), run.path / "cells.jsonl"]:
-        for record in read_records(path, EVALUATION):
-            found.add(json.dumps([record["cell"], record["step"]]))
-    return found
+    records = read_records(run.path / "cells.jsonl", EVALUATION)
+    return {json.dumps([record["cell"], record["step"]]) for record in records}

@@ -96,7 +96,7 @@ def _evaluate(run: Run, engine: Engine | None, dry_run: bool, options: dict[str,
         print(f"{run.path}")
         show_evaluation(results)
         if "shard" in options:
-            print_wrapped(f"\nshard {options['shard']}; `numerate evaluate` without shard= merges all finished shards")
+            print_wrapped(f"\nshard {options['shard']}; `numerate evaluate` without shard= evaluates what is left")
         else:
             track_results(run.path, run.recipe)
 

@@ -9,12 +9,12 @@ from typing import Any
 from numerate.config import to_tree, yaml_text
 from numerate.errors import UserError
 from numerate.models.decoder import Decoder
-from numerate.reports.opened_run import OpenedRun
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.text.models.pretrained_weights import import_transformers
 from numerate.tokenizers.layout import Continuation, NextToken
-from numerate.training import checkpoint, disk
+from numerate.training import disk
+from numerate.training.opened_run import OpenedRun
 from numerate.training.recipe import Recipe
 
 _INTRODUCTION = """The checkpoint of step {step:,} of a run of numerate. {needs}
@@ -63,7 +63,7 @@ def export(
     hf_tokenizer = None
     if tokenizer:
         hf_tokenizer = hf_tokenizers.to_fast_tokenizer(recipe.tokenizer, recipe.task, vocabulary, context_length)
-    stored_checkpoint = _one_checkpoint(run, checkpoint_name)
+    stored_checkpoint = run.checkpoint(checkpoint_name)
     config = hf_folders.make_config(recipe, spec, vocabulary, stored_checkpoint.step, special_ids, context_length)
     model = run.load_model(stored_checkpoint).cpu()
     with atomic_folder(path) as folder:
@@ -82,20 +82,13 @@ def _export_pretrained(
     recipe, vocabulary, tokenizer = run.recipe, run.evaluation_data.vocabulary, None
     if with_tokenizer:
         tokenizer = hf_pretrained.to_transformers_tokenizer(recipe.tokenizer, recipe.task, vocabulary)
-    stored_checkpoint = _one_checkpoint(run, checkpoint_name)
+    stored_checkpoint = run.checkpoint(checkpoint_name)
     model: Any = run.load_model(stored_checkpoint).cpu()
     with atomic_folder(path) as folder:
         hf_pretrained.write_pretrained_folder(folder, model, vocabulary, tokenizer)
         _write_card(folder, run, stored_checkpoint.step, path.name, license)
         _finish_files(folder)
     return path
-
-
-def _one_checkpoint(run: OpenedRun, name: str) -> checkpoint.Checkpoint:
-    checkpoints = run.checkpoints(name)
-    if len(checkpoints) != 1:
-        raise UserError(f"checkpoint: {name} means {len(checkpoints)} checkpoints; must be final, best or a step")
-    return checkpoints[0]
 
 
 def needed_lines(run: OpenedRun) -> list[str]:

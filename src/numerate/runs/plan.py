@@ -11,16 +11,17 @@ from numerate.config import expand_sweep
 from numerate.config.differences import settings_key
 from numerate.errors import UserError, check_choice, check_positive
 from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH
-from numerate.evaluation.evaluator import METHODS, CellRequest, Method, PredictionLog, resolve_grid
+from numerate.evaluation.evaluator import METHODS, CellRequest, Method, parse_grid, resolve_grid, warn_replaced_grid
 from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, parse_shard, shard
 from numerate.records.kinds import EVALUATION, PREDICTIONS
 from numerate.records.schema import RUN_ID_KEY, Schema
-from numerate.reports.opened_run import OpenedRun
+from numerate.reports.records import settings_key
 from numerate.runs.out_of_memory import explained_out_of_memory, limited_memory
 from numerate.runs.store import EvaluationStore, RecordKey, StoredPredictions, with_checksum
 from numerate.tasks.task import Task
 from numerate.training.checkpoint import Checkpoint
 from numerate.training.disk import json_line
+from numerate.training.opened_run import OpenedRun
 
 CELL_OVERHEAD_FLOPS = 2.5e8
 """Overhead of a cell besides its forward passes (sampling and tokenizing questions, Python), in the floating-point
@@ -40,10 +41,18 @@ class CellTask(NamedTuple):
     position_offset: int
 
 
+class Needs(NamedTuple):
+    """What is missing of a cell: its score, and the predictions that are asked for besides."""
+
+    score: bool
+    predictions: bool
+
+
 class EvaluationPlan:
     """What an evaluation goes through: every checkpoint with every choice of settings, at every position offset, on
-    every cell. `runs` has one run for each choice of settings, `checkpoints` has labels with steps. With `predictions`
-    the answer to every question is recorded: by `predict`, or when it is scored by a kind that `keeps_predictions`."""
+    every cell; what is recorded of it is in its `store`. `runs` has one run for each choice of settings, `checkpoints`
+    has labels with steps. With `predictions` the answer to every question is recorded: by `predict`, or when it is
+    scored by a kind that `keeps_predictions`."""
 
     def __init__(
         self,
@@ -59,9 +68,9 @@ class EvaluationPlan:
         self.kind, self.seed = runs[0].evaluation_data.kind, runs[0].recipe.evaluation.seed
         self.records_predictions = predictions or self.kind.keeps_predictions
         self.predicts = predictions and not self.kind.keeps_predictions
+        self.store = EvaluationStore(runs[0].folder, {label: found.step for label, found in checkpoints})
         self._settings = [dict(run.changed_settings) for run in runs]
         self._settings_keys = [*map(settings_key, self._settings)]
-        self.steps = {label: checkpoint.step for label, checkpoint in self.checkpoints}
         self._counts: dict[tuple[int, Cell], int] = {}
         self._models: dict[tuple[int, int], Model] = {}
 
@@ -84,36 +93,37 @@ class EvaluationPlan:
         """Raises `UserError` for an evaluation that cannot be done, before any work."""
         run.check_data_unchanged()
         runs = [run.with_settings(*choice) for choice in expand_sweep(settings)]
-        task, evaluation, kind = runs[0].recipe.task, run.recipe.evaluation, runs[0].evaluation_data.kind
+        data, evaluation = runs[0].evaluation_data, run.recipe.evaluation
+        task = runs[0].recipe.task
+        if grid is None and (warning := warn_replaced_grid(task, evaluation.grid)) is not None:
+            run.warn(warning)
         check_choice("method", method, METHODS)
         check_positive("count", count)
-        resolved_grid = resolve_grid(task, grid or evaluation.grid)
-        resolved_method = kind.resolve_method(runs[0].evaluation_data, method)
-        for run_with_settings in runs:
-            _check_grid(run_with_settings, resolved_grid)
+        resolved_grid = parse_grid(task, grid) if grid else resolve_grid(task, evaluation.grid)
+        resolved_method = data.kind.resolve_method(data, method)
+        for one in runs:
+            _check_grid(one, resolved_grid)
         label = checkpoint if checkpoint in ("final", "best") else None
         checkpoints = [(label or f"step {found.step}", found) for found in run.checkpoints(checkpoint)]
-        num_questions = count or kind.default_count(evaluation)
-        return cls(runs, checkpoints, resolved_grid, num_questions, resolved_method, predictions)
-
-    def with_questions(self, task: CellTask, count: int) -> "EvaluationPlan":
-        """The same plan and models with another number of questions for this cell."""
-        plan = EvaluationPlan(self.runs, self.checkpoints, self.grid, count, self.method, self.predicts)
-        plan._counts, plan._models = {(task.run, task.cell): count}, self._models
-        return plan
+        count = count or data.kind.default_count(evaluation)
+        return cls(runs, checkpoints, resolved_grid, count, resolved_method, predictions)
 
     # Cells --------------------------------------------------------------------------------------------------------
 
-    def cells(self, shard_text: str | None = None) -> list[Cell]:
-        """The cells of the grid, or of one shard of it (`2/4`); shards have about equal cost."""
-        cells: list[Cell] = self.kind.cells(self.runs[0].evaluation_data, self.grid, self.count)
-        if shard_text is None:
-            return cells
-        costs = {task.cell: cost for task, (cost, _) in self.costs([CellTask(0, 0, cell, 0) for cell in cells]).items()}
-        return shard(cells, *parse_shard(shard_text), costs.__getitem__)
+    def read(self) -> "EvaluationPlan":
+        """Reads what is recorded by now, and returns the plan."""
+        self.store.read()
+        if self.records_predictions:
+            self.store.read_predictions()
+        return self
 
-    def tasks(self, cells: Sequence[Cell]) -> list[CellTask]:
-        """Every cell of every model, in the order of results."""
+    def tasks(self, shard_text: str | None = None) -> list[CellTask]:
+        """Every cell of every model, in the order of results: of the grid, or of one shard of it (`2/4`). Shards have
+        about equal cost."""
+        cells: list[Cell] = self.kind.cells(self.runs[0].evaluation_data, self.grid, self.count)
+        if shard_text is not None:
+            costs = self.costs([CellTask(0, 0, cell, 0) for cell in cells], Needs(True, False))
+            cells = shard(cells, *parse_shard(shard_text), lambda cell: costs[CellTask(0, 0, cell, 0)][0])
         return [
             CellTask(run, checkpoint, cell, position_offset)
             for run in range(len(self.runs))
@@ -122,20 +132,19 @@ class EvaluationPlan:
             for cell in cells
         ]
 
-    def needs(self, task: CellTask, store: EvaluationStore) -> tuple[bool, bool]:
-        """Whether a cell is still to be scored, and its answers to be predicted. What was recorded under another name
-        of the same step is taken over."""
-        store.take_over(key := self.key(task))
-        lacks_predictions = len(store.predictions.get(key, ())) < self.num_questions(task)
-        needs_score = key not in store.records or (self.kind.keeps_predictions and lacks_predictions)
-        return needs_score, self.predicts and lacks_predictions
+    def needs(self, task: CellTask) -> Needs:
+        """What is missing of a cell. What was recorded under another name of the same step is taken over."""
+        self.store.take_over(key := self.key(task))
+        lacks_predictions = len(self.store.predictions.get(key, ())) < self.num_questions(task)
+        needs_score = key not in self.store.records or (self.kind.keeps_predictions and lacks_predictions)
+        return Needs(needs_score, self.predicts and lacks_predictions)
 
-    def missing(self, tasks: Iterable[CellTask], store: EvaluationStore) -> list[CellTask]:
-        """The tasks that need something; of those with equal settings the first."""
+    def missing(self, tasks: Iterable[CellTask]) -> list[CellTask]:
+        """The tasks of which something is missing; of those with equal settings the first."""
         distinct: dict[RecordKey, CellTask] = {}
         for task in tasks:
             distinct.setdefault(self.key(task), task)
-        return [task for task in distinct.values() if any(self.needs(task, store))]
+        return [task for task in distinct.values() if any(self.needs(task))]
 
     def key(self, task: CellTask) -> RecordKey:
         """The key of the record of a cell."""
@@ -149,30 +158,29 @@ class EvaluationPlan:
         """The number of questions of a cell."""
         place = task.run, task.cell
         if place not in self._counts:
-            evaluation_data = self.runs[task.run].evaluation_data
-            self._counts[place] = self.kind.num_questions(evaluation_data, task.cell, self.count)
+            data = self.runs[task.run].evaluation_data
+            self._counts[place] = self.kind.num_questions(data, task.cell, self.count)
         return self._counts[place]
 
     def costs(
-        self, tasks: Sequence[CellTask], store: EvaluationStore | None = None
+        self, tasks: Sequence[CellTask], needs: Needs | None = None, count: int | None = None
     ) -> dict[CellTask, tuple[float, float]]:
-        """The cost of what each cell needs, or of scoring it if there is no store, in floating-point operations with
-        overhead (only ratios matter), and that of its forward passes alone: of all its rows, padded to the longest
+        """The cost of what each cell needs (by default what is missing, of all questions), in floating-point operations
+        with overhead (only ratios matter), and that of its forward passes alone: of all its rows, padded to the longest
         (including loop iterations and the quadratic part of attention). It depends only on the recipe and the cells."""
-        found: dict[CellTask, tuple[float, float]] = {}
+        costs: dict[CellTask, tuple[float, float]] = {}
         for run in dict.fromkeys(task.run for task in tasks):
-            cells = list(dict.fromkeys(task.cell for task in tasks if task.run == run))
-            sizes = self.kind.row_sizes(self.runs[run].evaluation_data, cells)
+            own = [task for task in tasks if task.run == run]
+            sizes = self.kind.row_sizes(self.runs[run].evaluation_data, list(dict.fromkeys(one.cell for one in own)))
             flops = lru_cache(maxsize=None)(self.runs[run].untrained_model.flops)
-            for task in (one for one in tasks if one.run == run):
+            for task in own:
                 time, num_generated = sizes[task.cell]
-                forward = flops(self.num_questions(task), round(time))
-                needs_score, needs_predictions = (True, False) if store is None else self.needs(task, store)
-                num_passes = needs_score + needs_predictions
-                num_steps = num_generated * (needs_predictions + needs_score * (self.method != "one pass"))
-                total = num_passes * (CELL_OVERHEAD_FLOPS + forward) + num_steps * DECODING_STEP_OVERHEAD_FLOPS
-                found[task] = total, num_passes * forward
-        return found
+                forward = flops(count or self.num_questions(task), round(time))
+                score, predictions = needs or self.needs(task)
+                num_passes, num_decoded = score + predictions, predictions + score * (self.method != "one pass")
+                overhead = num_passes * CELL_OVERHEAD_FLOPS + num_decoded * num_generated * DECODING_STEP_OVERHEAD_FLOPS
+                costs[task] = overhead + num_passes * forward, num_passes * forward
+        return costs
 
     def regions(self, run: int, cells: Iterable[Cell]) -> dict[Cell, str]:
         """The region of each cell."""
@@ -193,65 +201,55 @@ class EvaluationPlan:
             run = self.runs[task.run]
             self.kind.check_request(run.untrained_model, run.evaluation_data, self._request(task))
 
-    def perform(
-        self, task: CellTask, store: EvaluationStore, on_prediction: Callable[[int], None] = lambda count: None
-    ) -> None:
-        """Evaluates what a cell needs, and adds it to the store. `on_prediction` is called with the number of answers
+    def perform(self, task: CellTask, on_predictions: Callable[[int], None] = lambda count: None) -> None:
+        """Evaluates what a cell needs, and adds it to the store. `on_predictions` is called with the number of answers
         that were generated freely, after each batch."""
-        key, (needs_score, needs_predictions) = self.key(task), self.needs(task, store)
-        logs: list[PredictionLog] = []
-        if self.kind.keeps_predictions:
-            logs.append(StoredPredictions(store, key, self._prediction_entries(task), on_prediction))
-        if needs_score:
-            store.add(key, self.score(task, *logs))
-        if needs_predictions:
-            store.add_predictions(key, self.predict(task))
+        key, needs = self.key(task), self.needs(task)
+        if needs.score:
+            logs = []
+            if self.kind.keeps_predictions:
+                logs.append(StoredPredictions(self.store, key, self._entries(task), on_predictions))
+            self.store.add(key, self.score(task, *logs))
+        if needs.predictions:
+            self.store.add_predictions(key, self.predict(task))
 
-    def score(self, task: CellTask, *logs: PredictionLog) -> dict[str, Any]:
+    def score(self, task: CellTask, *logs: StoredPredictions) -> dict[str, Any]:
         """The record of one cell; a kind that `keeps_predictions` takes the log of the cell."""
-        run, (label, checkpoint) = self.runs[task.run], self.checkpoints[task.checkpoint]
+        run, checkpoint = self.runs[task.run], self.checkpoints[task.checkpoint][1]
+        record = self._evaluate(self.kind.score, task, self.num_questions(task), *logs)
+        trained_spans, region = self._spans[task.run][0], self.regions(task.run, [task.cell])[task.cell]
+        longest = max((span.high for span in trained_spans.values()), default=0)
+        sizes = [size for axis, size in task.cell if axis in trained_spans]
+        is_beyond = STRATUM in dict(task.cell) and max(sizes, default=0) > longest  # so its questions are new
         reads_training_examples = not checkpoint.is_pretrained or bool(run.evaluation_data.few_shot_examples)
-        record: dict[str, Any] = self._evaluate(self.kind.score, task, *logs)
-        may_be_trained = reads_training_examples and not self._is_beyond_training(task)
-        record = record | {
-            **(cell_entries(task.cell) if STRATUM in dict(task.cell) else {}),
+        may_be_trained = reads_training_examples and not is_beyond
+        found: dict[str, Any] = record | {
+            **self._entries(task),
             "seed": run.recipe.seed,
-            "checkpoint": label,
-            "step": checkpoint.step,
-            "evaluation_seed": self.seed,
-            "region": self.regions(task.run, [task.cell])[task.cell],
+            "region": region,
             "overlaps_training": record["overlaps_training"] and may_be_trained,
             **self.kind.name_entry(),
-            **({"settings": self._settings[task.run]} if self._settings[task.run] else {}),
-            RUN_ID_KEY: run.folder.run_id,
         }
-        return self._checked(EVALUATION, "score", record)
-
-    def _checked(self, schema: Schema, function: str, record: dict[str, Any]) -> dict[str, Any]:
-        """A record. Raises `UserError` for one of a kind outside numerate that could not be read again."""
-        if self.kind.name_entry() and (problem := schema.find_violation(json.loads(json_line(record)))):
-            raise UserError(f"{type(self.kind).__name__}.{function}: {problem} (docs/adding.md)")
-        return record
-
-    def _is_beyond_training(self, task: CellTask) -> bool:
-        """Whether a cell of a stratum is longer than all of training, so that its questions are new, however few."""
-        training, _ = self._spans[task.run]
-        sizes = [size for axis, size in task.cell if axis in training]
-        longest = max((span.high for span in training.values()), default=0)
-        return STRATUM in dict(task.cell) and max(sizes, default=0) > longest
+        return self._checked(EVALUATION, "score", found)
 
     def predict(self, task: CellTask) -> list[dict[str, Any]]:
         """The model's answer to each question of a cell. Raises `UserError` for a kind of evaluation that returns
         another number of lines."""
-        lines: list[dict[str, Any]] = self._evaluate(self.kind.predict, task)
-        if len(lines) != (count := self.num_questions(task)):
+        count = self.num_questions(task)
+        lines = self._evaluate(self.kind.predict, task, count)
+        if len(lines) != count:
             raise UserError(f"{type(self.kind).__name__}.predict: must return {count} lines, not {len(lines)}")
-        entries = self._prediction_entries(task)
+        entries = self._entries(task)
         lines = [with_checksum({**line, "row": row, **entries}) for row, line in enumerate(lines)]
         return [self._checked(PREDICTIONS, "predict", line) for line in lines]
 
-    def _prediction_entries(self, task: CellTask) -> dict[str, Any]:
-        """The entries that all predictions of a cell share."""
+    def try_out(self, task: CellTask, count: int) -> None:
+        """Evaluates so many questions of a cell, of which nothing is kept."""
+        for function in (self.kind.score, self.kind.predict)[: 1 + self.predicts]:
+            self._evaluate(function, task, count)
+
+    def _entries(self, task: CellTask) -> dict[str, Any]:
+        """The entries that say what a record, or a prediction, is of."""
         label, checkpoint = self.checkpoints[task.checkpoint]
         return {
             **cell_entries(task.cell),
@@ -265,18 +263,27 @@ class EvaluationPlan:
             RUN_ID_KEY: self.runs[task.run].folder.run_id,
         }
 
-    def _evaluate(self, function: Callable[..., Any], task: CellTask, *logs: PredictionLog) -> Any:
-        """What `score` or `predict` of the kind of evaluation finds in a cell."""
-        model, at_once = self.model(task), f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time"
-        advice = f"{at_once}; a smaller count= needs less, or device=cpu, which resumes this evaluation"
-        device, data = next(model.parameters()).device, self.runs[task.run].evaluation_data
-        num_tokens = self.kind.row_sizes(data, [task.cell])[task.cell].time if device.type == "cpu" else 0
-        cell_text = ", ".join(f"{name}={value}" for name, value in task.cell)
-        with limited_memory(device, num_tokens, cell_text), explained_out_of_memory(device, advice):
-            return function(model, data, self._request(task), *logs)
+    def _checked(self, schema: Schema, function: str, record: dict[str, Any]) -> dict[str, Any]:
+        """A record. Raises `UserError` for one of a kind outside numerate that could not be read again."""
+        if self.kind.name_entry() and (problem := schema.find_violation(json.loads(json_line(record)))):
+            raise UserError(f"{type(self.kind).__name__}.{function}: {problem} (docs/adding.md)")
+        return record
 
-    def _request(self, task: CellTask) -> CellRequest:
-        return CellRequest(dict(task.cell), self.num_questions(task), self.seed, task.position_offset, self.method)
+    def _evaluate(self, function: Callable[..., Any], task: CellTask, count: int, *logs: StoredPredictions) -> Any:
+        """What `score` or `predict` of the kind of evaluation finds in a cell."""
+        model, data = self.model(task), self.runs[task.run].evaluation_data
+        device, cell_text = next(model.parameters()).device, ", ".join(f"{name}={value}" for name, value in task.cell)
+        num_tokens = self.kind.row_sizes(data, [task.cell])[task.cell].time if device.type == "cpu" else 0
+        advice = (
+            f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time; a smaller count= needs less, or "
+            "device=cpu, which resumes this evaluation"
+        )
+        with limited_memory(device, num_tokens, cell_text), explained_out_of_memory(device, advice):
+            return function(model, data, self._request(task, count), *logs)
+
+    def _request(self, task: CellTask, count: int | None = None) -> CellRequest:
+        num_questions = count or self.num_questions(task)
+        return CellRequest(dict(task.cell), num_questions, self.seed, task.position_offset, self.method)
 
     def model(self, task: CellTask) -> Model:
         """The model of a task; the last one stays loaded."""

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from math import exp
 from pathlib import Path
@@ -13,7 +14,7 @@ from numerate.errors import UserError, check_positive
 from numerate.evaluation.completions import Completion, TextCallback, generate_completions
 from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, EvaluationData, cell_questions
 from numerate.evaluation.evaluator import Method
-from numerate.evaluation.grid import cell_entries, parse_shard
+from numerate.evaluation.grid import cell_entries
 from numerate.evaluation.kinds.generated_answers import with_correct
 from numerate.evaluation.prompts import check_lengths, resolve_max_new_tokens
 from numerate.evaluation.samples import AnswerSample, sample_answers
@@ -21,17 +22,19 @@ from numerate.evaluation.sampling import Sampling
 from numerate.models.strict_weights import match_state_dict
 from numerate.records.heads import read_metrics
 from numerate.records.reading import parse_record
-from numerate.reports.maps import AttentionMaps, compute_attention_maps
+from numerate.reports.evaluation_results import Results
 from numerate.runs.changes import TASK_PATH, diff_settings, override_for_evaluation
 from numerate.runs.engines.engine import Engine
 from numerate.runs.estimating import EvaluationEstimate, estimate
-from numerate.runs.plan import CellTask, EvaluationPlan, ProgressCallback, ProgressReporter
+from numerate.runs.maps import AttentionMaps, compute_attention_maps
+from numerate.runs.out_of_memory import limited_memory
+from numerate.runs.plan import CellTask, EvaluationPlan
 from numerate.runs.presenting import of_results, write_run_page
 from numerate.runs.results import Results
 from numerate.runs.shards import EvaluateShard, check_no_shard, evaluate_shards, make_shards
-from numerate.runs.store import EvaluationStore, json_lines
+from numerate.runs.store import json_lines
 from numerate.tasks.task import Task
-from numerate.training import checkpoint
+from numerate.training.checkpoint import Checkpoint, last_state
 from numerate.training.distributed import resolve_device
 from numerate.training.finding import find_run, select_checkpoints
 from numerate.training.preflight import check_same_tokenizer, check_unchanged_files, tokenizer_fingerprint
@@ -57,19 +60,11 @@ class Run:
     """A trained run; a notebook displays its results."""
 
     def __init__(self, folder: RunFolder, *, device: str | None = None, changes: Sequence[str] = ()) -> None:
-        self.folder = folder
+        self.folder, self.path = folder, folder.path
         self.device, self.changes = device, tuple(changes)
 
-    @classmethod
-    def _open(cls, path: Path, device: str | None, changes: Sequence[str]) -> "Run":
-        return cls(RunFolder(path), device=device, changes=changes)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return Run._open, (self.path.absolute(), self.device, self.changes)
-
-    @property
-    def path(self) -> Path:
-        return self.folder.path
+        return _open, (self.path.absolute(), self.device, self.changes)
 
     # Recipe and weights -------------------------------------------------------------------------------------------
 
@@ -89,7 +84,7 @@ class Run:
         """Settings that differ from training: {} unless `with_settings` changed something."""
         return diff_settings(self.trained_recipe, self.recipe)
 
-    @property
+    @cached_property
     def training_task(self) -> Task:
         """The task whose sizes count as trained: that of training, where the evaluation reads another file."""
         return self.trained_recipe.task if TASK_PATH in self.changed_settings else self.recipe.task
@@ -123,43 +118,47 @@ class Run:
     def untrained_model(self) -> Model:
         """The initialized model on the CPU, or a pretrained one on the meta device, for what needs no trained weights
         (position offsets, tables)."""
-        pretrained_config = checkpoint.last_state(self.folder.checkpoints).get("origin")
+        pretrained_config = last_state(self.folder.checkpoints).get("origin")
         model, vocabulary = self.recipe.model, self.evaluation_data.vocabulary
         build = model.rebuild if pretrained_config is None else model.build_on_meta
         return build(vocabulary, self.recipe.seed, pretrained_config)
 
-    def checkpoints(self, name: str = "final") -> list[checkpoint.Checkpoint]:
+    def checkpoints(self, name: str = "final") -> list[Checkpoint]:
         """The checkpoints selected by `final`, `best`, `all` or a step."""
         found, texts = select_checkpoints(self.folder.checkpoints, str(name))
         for text in texts:
             self.warn(text)
         return found
 
+    def checkpoint(self, name: str = "final") -> Checkpoint:
+        """The checkpoint selected by `final`, `best` or a step."""
+        if name == "all":
+            raise UserError("checkpoint: must be final, best or a step, not all")
+        return self.checkpoints(name)[0]
+
     def check_data_unchanged(self) -> None:
         """Raises `UserError` if data files have changed since the run was started."""
         check_unchanged_files(self.trained_recipe.task, self.folder.metadata(), self.path)
 
-    def load_model(self, checkpoint_name: str | checkpoint.Checkpoint = "final") -> Model:
+    def load_model(self, checkpoint_name: str | Checkpoint = "final") -> Model:
         """The model with the weights of a checkpoint, in evaluation mode.
 
         Raises `UserError` if it was trained with another tokenizer file of the same name, or if its data files have
         changed since."""
-        stored_checkpoint = checkpoint_name
-        if not isinstance(stored_checkpoint, checkpoint.Checkpoint):
-            stored_checkpoint = self.checkpoints(stored_checkpoint)[0]
+        found = self.checkpoint(checkpoint_name) if isinstance(checkpoint_name, str) else checkpoint_name
         if tokenizer_fingerprint(self.recipe.tokenizer, self.recipe.task) is None:
             self.check_data_unchanged()  # its vocabulary depends on its questions
-        check_same_tokenizer(self.recipe.tokenizer, self.recipe.task, stored_checkpoint)
+        check_same_tokenizer(self.recipe.tokenizer, self.recipe.task, found)
         vocabulary, seed = self.evaluation_data.vocabulary, self.recipe.seed
-        if stored_checkpoint.is_pretrained:
+        if found.is_pretrained:
             from numerate.recipes.hugging_face import check_unchanged_weights
 
             check_unchanged_weights(self.recipe.model)
             model = self.recipe.model.build(vocabulary, seed)
         else:
-            weights = stored_checkpoint.read(only=["weights"])["weights"]
-            model = self.recipe.model.rebuild(vocabulary, seed, stored_checkpoint.state.get("origin"))
-            model.load_state_dict(match_state_dict(model, weights, str(stored_checkpoint.path)))
+            weights = found.read(only=["weights"])["weights"]
+            model = self.recipe.model.rebuild(vocabulary, seed, found.state.get("origin"))
+            model.load_state_dict(match_state_dict(model, weights, str(found.path)))
         return model.to(resolve_device(self.device or self.recipe.device)).eval()
 
     def warn(self, text: str) -> None:
@@ -204,13 +203,14 @@ class Run:
         check_no_shard(engine, shard)
         if engine is None and self.device is not None:
             resolve_device(self.device)
-        options = {"count": count, "checkpoint": checkpoint, "method": method, "predictions": predictions}
-        plan, tasks, store = self._plan(grid, shard, {**options, "settings": settings})
-        counts_questions = plan.kind.keeps_predictions and engine is None
-        with store.lock():
-            store.read(predictions=plan.records_predictions)
+        plan = EvaluationPlan.from_run(
+            self, grid, count=count, checkpoint=checkpoint, method=method, predictions=predictions, settings=settings
+        )
+        tasks, counts_questions = plan.tasks(shard), plan.kind.keeps_predictions and engine is None
+        with nullcontext() if shard else self.folder.lock("evaluation"), plan.store as store:
+            plan.read()
             read_metrics(self.path, self.folder.metadata(), self.warn)
-            missing = plan.missing(tasks, store)
+            missing = plan.missing(tasks)
             plan.check(missing)
             if missing and engine is None:
                 plan.model(missing[0])  # reading its weights is no progress
@@ -218,25 +218,32 @@ class Run:
             if counts_questions:
                 total, left = (sum(map(plan.num_questions, some)) for some in (tasks, missing))
                 left -= sum(len(store.predictions.get(plan.key(task), ())) for task in missing)
-            progress = Progress(on_progress, total, left)
+            done, report = total - left, on_progress or (lambda done, total: None)
+            report(done, total)
+
+            def advance(count: int) -> None:
+                nonlocal done
+                if count and done < total:
+                    done = min(done + count, total)
+                    report(done, total)
+
             if engine is not None and missing:
-                evaluate_shards(plan, missing, store, progress.set, engine)
+                evaluate_shards(plan, missing, advance, engine)
             for task in missing if engine is None else ():
-                plan.perform(task, store, progress.add)
-                progress.add(not counts_questions)
-            progress.set(left)
+                plan.perform(task, advance)
+                advance(not counts_questions)
             if shard is None:
-                _write_samples(plan, store)
-                store.finalize(replacing={plan.key(task) for task in tasks} if plan.predicts else ())
+                _write_samples(plan)
+                store.sort(plan.records_predictions, {plan.key(task) for task in tasks} if plan.predicts else ())
+            advance(total)
         records = [store.records[plan.key(task)] for task in tasks]
         return Results(plan.kind, self.path, records, self._best_checkpoint())
 
     def script(self, engine: Engine, grid: str | None = None, **options: Any) -> str:
         """The script that `evaluate` would submit with this engine and these options. Nothing is started or written."""
-        plan, tasks, store = self._plan(grid, None, options)
-        store.read(predictions=plan.records_predictions)
-        shards = make_shards(plan, plan.missing(tasks, store), store, engine.num_workers)
-        return engine.script(EvaluateShard(plan), shards, store.pieces / "jobs")
+        plan = EvaluationPlan.from_run(self, grid, **options).read()
+        shards = make_shards(plan, plan.missing(plan.tasks()), engine.num_workers)
+        return engine.script(EvaluateShard(plan), shards, self.path)
 
     def estimate(self, grid: str | None = None, *, shard: str | None = None, **options: Any) -> EvaluationEstimate:
         """Estimated cost of `evaluate` in this process with these options, from a short sample.
@@ -245,17 +252,7 @@ class Run:
 
         Cells already recorded cost nothing. Nothing is written. Raises `UserError` as `evaluate` does.
         """
-        plan, tasks, store = self._plan(grid, shard, options)
-        store.read(predictions=plan.records_predictions)
-        return estimate(plan, tasks, store)
-
-    def _plan(
-        self, grid: str | None, shard: str | None, options: Mapping[str, Any]
-    ) -> tuple[EvaluationPlan, list[CellTask], EvaluationStore]:
-        """The plan of an evaluation, its tasks, or those of a shard, and the store of its records."""
-        plan = EvaluationPlan.from_run(self, grid, **options)
-        piece = None if shard is None else "{}-of-{}".format(*parse_shard(shard))
-        return plan, plan.tasks(plan.cells(shard)), EvaluationStore(self.folder, piece, plan.steps)
+        return estimate(EvaluationPlan.from_run(self, grid, **options).read(), shard)
 
     def _best_checkpoint(self) -> Mapping[str, Any] | None:
         """The best step so far and the metric it was selected by, from the last valid checkpoint."""
@@ -333,8 +330,6 @@ class Run:
             raise UserError(f"count: greedy decoding gives the same text each time; count must be 1, not {count}")
         if "" in stop_texts:
             raise UserError("stop: must not be empty")
-        if checkpoint == "all":
-            raise UserError("checkpoint: must be final, best or a step, not all")
         data, model = self.evaluation_data, self.untrained_model
         processor, trained_length = data.kind.prompt_processor(data), data.kind.context_length(data)
         if (reason := model.non_causal_reason()) is not None:
@@ -382,25 +377,11 @@ class Run:
         return str(of_results("page").run_iframe(self.path))
 
 
-class Progress:
-    """Reports what is done of `total`: at the start all but `left`."""
-
-    def __init__(self, on_progress: ProgressCallback | None, total: int, left: int) -> None:
-        self._report = on_progress or (lambda done, total: None)
-        self._start, self._total, self._done = total - left, total, 0
-        self._report(self._start, total)
-
-    def set(self, done: int) -> None:
-        """Sets the number done since the start."""
-        if done > self._done:
-            self._done = done
-            self._report(min(self._start + done, self._total), self._total)
-
-    def add(self, count: int) -> None:
-        self.set(self._done + count)
+def _open(path: Path, device: str | None, changes: Sequence[str]) -> Run:
+    return Run(RunFolder(path), device=device, changes=changes)
 
 
-def _write_samples(plan: EvaluationPlan, store: EvaluationStore, examples_per_cell: int = 4) -> None:
+def _write_samples(plan: EvaluationPlan, examples_per_cell: int = 4) -> None:
     """A few answers in and out of distribution of the last checkpoint as trained, for the report."""
     for index, run in enumerate(plan.runs):
         cells = plan.kind.sample_cells(plan.regions(index, plan.grid.cells()))
@@ -410,7 +391,7 @@ def _write_samples(plan: EvaluationPlan, store: EvaluationStore, examples_per_ce
         for cell in cells:
             task = CellTask(index, len(plan.checkpoints) - 1, cell, 0)
             if plan.kind.keeps_predictions:
-                lines = sorted(store.predictions[plan.key(task)].items())[:examples_per_cell]
+                lines = sorted(plan.store.predictions[plan.key(task)].items())[:examples_per_cell]
                 records += [with_correct(run.evaluation_data.generation, parse_record(line) or {}) for _, line in lines]
                 continue
             questions = cell_questions(run.evaluation_data.task, dict(cell), count=examples_per_cell, seed=plan.seed)

@@ -1,19 +1,18 @@
 """The records and predictions of evaluations in the folder of a run."""
 
-import contextlib
 import json
-import shutil
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from numerate.config.differences import settings_key
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.grid import STRATUM, Cell
 from numerate.records.kinds import EVALUATION, PREDICTIONS, prediction_checksum
-from numerate.records.reading import parse_lines, read_bytes, read_records
-from numerate.records.schema import CHECKSUM_KEY
+from numerate.records.reading import RecordLine, parse_lines
+from numerate.records.schema import CHECKSUM_KEY, Schema
+from numerate.reports.records import settings_key
 from numerate.training import disk
 from numerate.training.lock import Lock
 from numerate.training.run_folder import RunFolder
@@ -21,10 +20,10 @@ from numerate.training.run_folder import RunFolder
 WRITE_INTERVAL = 0.5
 """Seconds between two writes: on a shared disk each takes milliseconds. A killed process loses at most this much."""
 
-RECORDS_FILE, PREDICTIONS_FILE = "cells.jsonl", "predictions.jsonl"
+LOCK_TIMEOUT = 60.0
+"""Seconds to wait for other processes that are writing their records."""
 
-WORKER_PREFIX = "worker-"
-"""Prefix of the folder of a worker of an engine; that of a shard has another name."""
+RECORDS_FILE, PREDICTIONS_FILE = "cells.jsonl", "predictions.jsonl"
 
 
 class RecordKey(NamedTuple):
@@ -46,61 +45,74 @@ class RecordKey(NamedTuple):
 
 
 class EvaluationStore:
-    """The records and predictions of a run; each shard of a grid, and each worker of an engine, adds its own to a
-    folder in `pieces`.
+    """The records and predictions of a run, to which several processes may add: the workers of an engine, and commands
+    with a shard each.
 
-    They are appended as they are made, so that a stopped evaluation resumes, and sorted at the end, so that the same
-    evaluation writes identical files. `steps` has the step of each checkpoint's name: records of a `final` or `best`
-    that is now another step are kept under their step.
+    They are appended as they are made, so that a stopped evaluation resumes. Each process appends under a lock, and
+    reads before what the others have written, so that no cell is recorded twice. They are sorted at the end, so that
+    the same evaluation leaves identical files. `steps` has the step of each checkpoint's name: records of a `final` or
+    `best` that is now another step are kept under their step.
     """
 
-    def __init__(self, folder: RunFolder, piece: str | None = None, steps: Mapping[str, int] | None = None) -> None:
-        self.folder, self.steps = folder, steps or {}
-        self.pieces = folder.path / "pieces"
-        self.directory = folder.path if piece is None else self.pieces / piece
+    def __init__(self, folder: RunFolder, steps: Mapping[str, int]) -> None:
+        self.folder, self.steps = folder, steps
         self.records: dict[RecordKey, dict[str, Any]] = {}
         self.predictions: dict[RecordKey, dict[int, bytes]] = {}
-        self._unwritten: dict[str, list[Mapping[str, Any]]] = {PREDICTIONS_FILE: [], RECORDS_FILE: []}
+        self._new_records: dict[RecordKey, Mapping[str, Any]] = {}
+        self._new_predictions: list[Mapping[str, Any]] = []
+        self._read_to: dict[str, tuple[int, int]] = {}  # the inode of each file, and the end of what was read of it
+        self._lock = Lock(folder.file("cells.lock"))
         self._last_write = time.monotonic()
 
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Locks the folder for writing; what was added is written when the context exits, also on an error."""
-        disk.make_folder(self.directory)
-        is_run = self.directory == self.folder.path
-        with self.folder.lock("evaluation") if is_run else Lock(self.directory / "lock").hold("evaluation"):
-            try:
-                yield
-            finally:
-                self.flush()
+    def __enter__(self) -> "EvaluationStore":
+        self.read()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.flush()
 
     # Reading ------------------------------------------------------------------------------------------------------
 
-    def read(self, *, predictions: bool = False) -> None:
-        """Reads the records, and predictions if required, of the run and of all shards and workers. Raises `UserError`
-        for a damaged line."""
-        for directory in (self.folder.path, *sorted(self.pieces.glob("*"))):
-            self._read(directory, predictions)
+    def read(self) -> None:
+        """Reads the records that were written since the last call. Raises `UserError` for a damaged line."""
+        for line in self._new_lines(RECORDS_FILE, EVALUATION):
+            record: dict[str, Any] = line.record or {}
+            key = self._key(record)
+            if self._new_records.pop(key, None) or key not in self.records:
+                self.records[key] = record
 
-    def num_worker_records(self) -> int:
-        """The number of records in the folders of workers."""
-        return sum(file.read_bytes().count(b"\n") for file in self.pieces.glob(f"{WORKER_PREFIX}*/{RECORDS_FILE}"))
+    def read_predictions(self) -> None:
+        """Reads the predictions that were written since the last call. Raises `UserError` for a damaged line."""
+        for line in self._new_lines(PREDICTIONS_FILE, PREDICTIONS):
+            record: dict[str, Any] = line.record or {}
+            if {"row", CHECKSUM_KEY} <= record.keys():
+                name, key = record["checkpoint"], self._key(record)
+                text = line.text + b"\n" if key.checkpoint == name else disk.json_line(record)
+                self.predictions.setdefault(key, {}).setdefault(record["row"], text)
 
-    def _read(self, directory: Path, predictions: bool) -> bool:
-        """Reads the lines of a folder; returns whether any is new."""
-        num_known = len(self.records)
-        for record in read_records(directory / RECORDS_FILE, EVALUATION, run_id=self.folder.run_id):
-            self.records.setdefault(self._key(record), record)
-        has_new, path = len(self.records) > num_known, directory / PREDICTIONS_FILE
-        for line in parse_lines(read_bytes(path) if predictions else b"", path, PREDICTIONS, self.folder.run_id):
+    def _new_lines(self, name: str, schema: Schema) -> Iterator[RecordLine]:
+        """The lines that were appended to a file since the last call; all lines if it was sorted since."""
+        path, (inode, start), content = self.folder.file(name), self._read_to.get(name, (0, 0)), b""
+        try:
+            with open(path, "rb") as file:
+                found = os.fstat(file.fileno())
+                start = start if found.st_ino == inode and found.st_size >= start else 0
+                file.seek(start)
+                content = file.read()
+                self._read_to[name] = found.st_ino, start + content.rfind(b"\n") + 1
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise OperationalError(f"{path}: cannot be read: {error.strerror}") from error
+        for line in parse_lines(content, path, schema, self.folder.run_id):
+            if line.problem is not None and start:  # read all of it, which gives its number
+                del self._read_to[name]
+                yield from self._new_lines(name, schema)
+                return
             if line.problem is not None:
                 raise UserError(line.problem)
-            if line.record is not None and {"row", CHECKSUM_KEY} <= line.record.keys():
-                name, key, row = line.record["checkpoint"], self._key(line.record), line.record["row"]
-                rows = self.predictions.setdefault(key, {})
-                has_new |= row not in rows
-                rows.setdefault(row, line.text + b"\n" if key.checkpoint == name else disk.json_line(line.record))
-        return has_new
+            if line.record is not None:
+                yield line
 
     def _key(self, record: dict[str, Any]) -> RecordKey:
         """The key of a record; it is named by its step if its name now means another step."""
@@ -110,58 +122,56 @@ class EvaluationStore:
 
     def take_over(self, key: RecordKey) -> None:
         """Takes over what was recorded under another name of the same step: `best` and `final` may be the same."""
-        for name in ("final", "best", f"step {key.step}"):
-            same = key._replace(checkpoint=name)
+        for same in (key._replace(checkpoint=name) for name in ("final", "best", f"step {key.step}")):
             if same in self.records:
                 self.records.setdefault(key, self.records[same] | {"checkpoint": key.checkpoint})
-            if len(self.predictions.get(same, ())) > len(self.predictions.get(key, ())):
-                lines = {row: json.loads(line) for row, line in self.predictions[same].items()}
-                own = {row: disk.json_line(line | {"checkpoint": key.checkpoint}) for row, line in lines.items()}
-                self.predictions[key] = own | self.predictions.get(key, {})
+            if len(lines := self.predictions.get(same, {})) > len(self.predictions.get(key, {})):
+                self.predictions[key] = {
+                    row: disk.json_line(json.loads(line) | {"checkpoint": key.checkpoint})
+                    for row, line in lines.items()
+                }
 
     # Writing ------------------------------------------------------------------------------------------------------
 
     def add(self, key: RecordKey, record: dict[str, Any]) -> None:
-        self.records[key] = record
-        self._append(RECORDS_FILE, record)
+        self.records[key] = self._new_records[key] = record
+        self._flush_in_time()
 
     def add_predictions(self, key: RecordKey, lines: Sequence[Mapping[str, Any]]) -> None:
         self.predictions.setdefault(key, {}).update({line["row"]: disk.json_line(line) for line in lines})
-        self._append(PREDICTIONS_FILE, *lines)
+        self._new_predictions += lines
+        self._flush_in_time()
 
-    def _append(self, name: str, *lines: Mapping[str, Any]) -> None:
-        self._unwritten[name] += lines
+    def _flush_in_time(self) -> None:
         if time.monotonic() - self._last_write >= WRITE_INTERVAL:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what was added. Raises the error of `disk.convert_os_error` on failure; it then stays buffered."""
-        for name, lines in self._unwritten.items():
-            disk.append_records(self.directory / name, lines, unharmed_note="What was written before is safe.")
-            lines.clear()
+        """Writes what was added, but for cells that another process has recorded meanwhile. Raises `LockedError`, and
+        the error of `disk.convert_os_errors`; it then stays buffered."""
         self._last_write = time.monotonic()
+        if not self._new_records and not self._new_predictions:
+            return
+        with self._lock.hold("evaluation", timeout=LOCK_TIMEOUT):
+            self.read()
+            self.folder.append(PREDICTIONS_FILE, *self._new_predictions)
+            self._new_predictions.clear()
+            self.folder.append(RECORDS_FILE, *self._new_records.values())
+            self._new_records.clear()
 
-    def finalize(self, replacing: Collection[RecordKey] = ()) -> None:
-        """Writes all records and predictions in order, and removes the folders of workers, which are in them.
-
-        The predictions of `replacing` replace others of the same models. A worker that is still writing (because the
-        command that started it was killed) keeps its folder.
-        """
+    def sort(self, predictions: bool, replacing: Collection[RecordKey] = ()) -> None:
+        """Writes all records in order, and the predictions if required. The predictions of `replacing` replace others
+        of the same models."""
         self.flush()
-        if any(self.pieces.glob(f"{WORKER_PREFIX}*/{PREDICTIONS_FILE}")):
-            self.read(predictions=True)
-        self.folder.write(RECORDS_FILE, json_lines(self.records[key] for key in sorted(self.records)))
-        if self.predictions:
-            models = {key.model for key in replacing}
-            kept = sorted(key for key in self.predictions if key in replacing or key.model not in models)
-            lines = (line for key in kept for _, line in sorted(self.predictions[key].items()))
-            self.folder.write(PREDICTIONS_FILE, b"".join(lines))
-        for directory in self.pieces.glob(f"{WORKER_PREFIX}*"):
-            with contextlib.suppress(UserError, OperationalError), Lock(directory / "lock").hold("gathering"):
-                if not self._read(directory, predictions=True):
-                    shutil.rmtree(directory, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            self.pieces.rmdir()
+        with self._lock.hold("evaluation", timeout=LOCK_TIMEOUT):
+            self.read()
+            self.folder.write(RECORDS_FILE, json_lines(self.records[key] for key in sorted(self.records)))
+            if predictions:
+                self.read_predictions()
+                models = {key.model for key in replacing}
+                kept = sorted(key for key in self.predictions if key in replacing or key.model not in models)
+                lines = (line for key in kept for _, line in sorted(self.predictions[key].items()))
+                self.folder.write(PREDICTIONS_FILE, b"".join(lines))
 
 
 class StoredPredictions:
