@@ -8,8 +8,7 @@ process of its own with one thread, its workers too.
 
 - `seconds` by the wall, from the call to the results, with the start of workers; `processor_seconds` of all processes.
 - `ratio` to one process, by the wall; `work` is the processor time, as a multiple of what one process took.
-- `balance` is the slowest shard over the mean one, by the processor time that each took in its worker, and
-  `balance_by_the_wall` by the clock: on a machine that others use, it measures them as well.
+- `balance` is the slowest shard over the mean one, by the processor time that each took in its worker.
 - `megabytes` is the largest resident size of the process, `megabytes_of_a_worker` of the largest worker.
 - `same_bytes`: whether cells.jsonl is that of one process.
 """
@@ -61,7 +60,6 @@ class Watched(Engine):
 
     # Of the class: a process makes one, and a setting of a spec cannot change.
     by_processor: ClassVar[list[float]] = []
-    by_the_wall: ClassVar[list[float]] = []
     megabytes: ClassVar[list[float]] = [0.0]
 
     def _map(
@@ -76,7 +74,6 @@ class Watched(Engine):
             if one.failure is None:
                 taken, result = one.result
                 self.by_processor.append(taken)
-                self.by_the_wall.append(one.seconds)
                 one = replace(one, result=result)
             yield one
 
@@ -119,7 +116,6 @@ def evaluated(path: Path, grid: str, count: int, workers: int) -> dict[str, Any]
             "megabytes_of_a_worker": round(engine.megabytes[0]),
             "shards": len(engine.by_processor),
             "balance": _slowest_over_mean(engine.by_processor),
-            "balance_by_the_wall": _slowest_over_mean(engine.by_the_wall),
         }
     return line
 

@@ -12,7 +12,8 @@ from numerate.config import check_same_defaults, identity, to_tree
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.runs.run import Run
-from numerate.training import checkpoint, provenance
+from numerate.runs.train import run_metadata
+from numerate.training import checkpoint
 from numerate.training.preflight import tokenizer_fingerprint
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder, resolve_runs_dir
@@ -37,8 +38,9 @@ def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device
     origin = recipe.model.pretrained_config(vocabulary)
     model, contents = recipe.model.build_on_meta(vocabulary, recipe.seed, origin), recipe.task.file_hashes()
     key = f"pretrained{f' {json.dumps(contents, sort_keys=True)}' if contents else ''}"
-    state = {"origin": origin, "is_pretrained": True}
-    folder = untrained_folder(recipe, key, model, runs_dir, {"contents": contents} if contents else {}, state)
+    folder = untrained_folder(
+        recipe, key, model, runs_dir, {"contents": contents or None}, {"origin": origin, "is_pretrained": True}
+    )
     return Run(folder, device=device)
 
 
@@ -55,20 +57,9 @@ def untrained_folder(
     """The folder of a run that is not trained here, created unless it exists; then it has the settings of `recipe` that
     are not in its id, such as the grid. `weights_key` says what weights it has, `entries` are more of its head, and
     `state`, `weights` and `step` are its checkpoint."""
-    folder = RunFolder.create(
-        resolve_runs_dir(runs_dir),
-        recipe.title,
-        hashlib.sha256(f"{identity(recipe)} {weights_key}".encode()).hexdigest()[:12],
-        {
-            "recipe": to_tree(recipe),
-            **entries,
-            "variant": identity(replace(recipe, seed=0)),
-            "name": recipe.name,
-            "group": recipe.group,
-            **provenance.provenance(),
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        },
-    )
+    run_id = hashlib.sha256(f"{identity(recipe)} {weights_key}".encode()).hexdigest()[:12]
+    metadata = run_metadata(recipe, model, **entries)
+    folder = RunFolder.create(resolve_runs_dir(runs_dir), recipe.title, run_id, metadata)
     with folder.lock("importing"):
         stored = folder.metadata()
         recipe = replace(recipe, name=recipe.name or stored["name"])

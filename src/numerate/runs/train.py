@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from numerate.batch import Model
 from numerate.config import check_same_defaults, identity, refuse_while_loading, to_tree
 from numerate.errors import UserError
 from numerate.integrations.trackers import recipe_trackers
@@ -89,18 +90,16 @@ class _Session:
         self.progress: ProgressBar | None = None
         self.shown: dict[str, float | str] = {}
         source = initial_run(recipe, runs)
-        if source is not None:
-            recipe = replace(recipe, init_from=source.id)
+        recipe = recipe if source is None else replace(recipe, init_from=source.id)
         recipe.task.prepare_files(show_progress=show_progress)
-        self.recipe = recipe
-        self.path = runs / folder_name(recipe.title) / identity(recipe)
+        self.recipe, self.path = recipe, runs / folder_name(recipe.title) / identity(recipe)
         last_checkpoint = checkpoint.latest_valid(self.path / "checkpoints")[0] if world.is_main_process else None
         last_checkpoint = world.broadcast(last_checkpoint)
         if earlier := earlier_metadata(self.path):
             check_same_defaults(earlier["recipe"], recipe, self.path)
-        state = {} if last_checkpoint is None else last_checkpoint.state
         if last_checkpoint is not None:  # without a checkpoint it starts again, with the current files
             check_unchanged_files(recipe.task, earlier, self.path)
+        state = {} if last_checkpoint is None else last_checkpoint.state
         set_threads(recipe.training.threads, last_checkpoint)
         training = replace(recipe.training, precision=state.get("precision", recipe.training.precision))
         self.trainer = Trainer(replace(recipe, training=training), world, pretrained_config=state.get("origin"))
@@ -119,9 +118,19 @@ class _Session:
 
         Raises `UserError` if another process is writing to the folder.
         """
-        trainer, world, metadata = self.trainer, self.world, run_metadata(self.recipe, self.trainer, command)
-        if self.initial_checkpoint is not None:
-            metadata["began_from"] = str(self.initial_checkpoint.path.resolve())
+        trainer, world, initial = self.trainer, self.world, self.initial_checkpoint
+        metadata = run_metadata(
+            self.recipe,
+            trainer.model,
+            contents=self.recipe.task.file_hashes() or None,
+            command=command,
+            total_steps=trainer.total_steps,
+            threads=torch.get_num_threads(),
+            processes=world.size,
+            device=str(world.device),
+            precision=trainer.training.precision,
+            began_from=None if initial is None else str(initial.path.resolve()),
+        )
         with contextlib.ExitStack() as stack:
             if world.is_main_process:
                 created = RunFolder.create(self.runs, self.recipe.title, self.path.name, metadata)
@@ -163,13 +172,13 @@ class _Session:
         return trainer.stop_reason
 
     def _train(self, stop: Stop) -> None:
-        trainer, device = self.trainer, self.world.device
+        trainer = self.trainer
         if self.initial_checkpoint is not None:
             trainer.load_initial_weights(self.initial_checkpoint)
         trainer.on_event = self._on_event
         rows = trainer.training.base_batch_size // (self.world.size * trainer.num_micro_batches)
         advice = f"a smaller training.micro_batch_size= (now {rows}) needs less, and resumes this run"
-        with stop, naming_own_parts(self.recipe), explained_out_of_memory(device, advice):
+        with stop, naming_own_parts(self.recipe), explained_out_of_memory(self.world.device, advice):
             trainer.train(stop)
 
     def _record_start(self, metadata: dict[str, Any]) -> None:
@@ -195,10 +204,10 @@ class _Session:
         state, place = self.trainer.state, f"step {self.trainer.state.step} of {self.trainer.total_steps}"
         counts = f"{state.step:,} steps, {state.examples:,} examples, {state.tokens:,} tokens"
         self.say(f"{self.path}: {counts}, {format_flops(state.flops)} of training")
-        stopped = f"stopped at {place}; the same command resumes from here"
-        notes = {"stopped": stopped, "minutes": stopped, "target": f"target reached at {place}"}
-        if note := notes.get(self.trainer.stop_reason):
-            self.say(f"{self.path}: {note}")
+        if self.trainer.stop_reason in ("stopped", "minutes"):
+            self.say(f"{self.path}: stopped at {place}; the same command resumes from here")
+        elif self.trainer.stop_reason == "target":
+            self.say(f"{self.path}: target reached at {place}")
 
     def _on_event(self, kind: str, record: Mapping[str, Any]) -> None:
         assert self.progress is not None
@@ -251,23 +260,17 @@ def progress_fields(record: Mapping[str, Any]) -> dict[str, float | str]:
     return {name: f"{record['exact_match']:.1%}", **loss}
 
 
-def run_metadata(recipe: Recipe, trainer: Trainer, command: str | None) -> dict[str, Any]:
-    """The metadata in a run's `recipe.yaml`."""
+def run_metadata(recipe: Recipe, model: Model, **entries: Any) -> dict[str, Any]:
+    """The metadata in a run's `recipe.yaml`, of which `entries` are some. Raises `UserError` for an unknown paper."""
     if recipe.paper is not None and recipe.paper not in PAPERS:
         raise UserError(f"paper: unknown paper {recipe.paper!r}; there are: {', '.join(PAPERS)}")
     return {
         "recipe": to_tree(recipe),
-        **({"contents": contents} if (contents := recipe.task.file_hashes()) else {}),
         "variant": identity(replace(recipe, seed=0)),
         "name": recipe.name,
         "group": recipe.group,
         **provenance.provenance(),
-        **({} if command is None else {"command": command}),
-        "total_steps": trainer.total_steps,
-        "parameters": sum(p.numel() for p in trainer.model.parameters()),
-        "threads": torch.get_num_threads(),
-        "processes": trainer.world.size,
-        "device": str(trainer.world.device),
-        "precision": trainer.training.precision,
-        "bibtex": PAPERS[recipe.paper] if recipe.paper is not None else None,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "bibtex": None if recipe.paper is None else PAPERS[recipe.paper],
+        **{name: value for name, value in entries.items() if value is not None},
     }

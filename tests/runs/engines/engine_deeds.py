@@ -11,7 +11,7 @@ from typing import Any
 
 from numerate.errors import OperationalError, UserError
 from numerate.runs.engines.engine import Outcome
-from numerate.runs.engines.worker import current_stop, worker_name
+from numerate.runs.engines.worker import current_stop
 from numerate.training.disk import format_bytes
 
 
@@ -56,7 +56,7 @@ class Deeds:
 
     def meet(self, folder: str, count: int) -> str:
         """Waits until so many workers are here; the GPUs that this one may see."""
-        (Path(folder) / worker_name()).touch()
+        (Path(folder) / str(os.getpid())).touch()
         self.wait_for(folder, count)
         return os.environ.get("CUDA_VISIBLE_DEVICES", "")
 
@@ -70,10 +70,10 @@ class Deeds:
     def put(self, folder: str) -> None:
         (Path(folder) / "put").touch()
 
-    def where(self) -> tuple[str, int, str, int]:
+    def where(self) -> tuple[int, str, int]:
         import torch
 
-        return worker_name(), os.getpid(), os.environ["OMP_NUM_THREADS"], torch.get_num_threads()
+        return os.getpid(), os.environ["OMP_NUM_THREADS"], torch.get_num_threads()
 
     def die(self, number: int = signal.SIGKILL) -> None:
         os.kill(os.getpid(), number)

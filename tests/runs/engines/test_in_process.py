@@ -24,7 +24,7 @@ def test_items_are_done_one_after_the_other_in_this_process() -> None:
     assert [one.index for one in found] == [0, 1, 2, 3, 4, 5]
     results = done(found)
     assert [results[index] for index in (0, 1, 2, 3, 5)] == [9, "user error", "error", "user error", 16]
-    _, pid, _, worker_threads = results[4]
+    pid, _, worker_threads = results[4]
     assert (pid, worker_threads, torch.get_num_threads()) == (os.getpid(), 2, threads)
 
 

@@ -76,7 +76,6 @@ def test_every_item_comes_back_once_with_its_result(anywhere: Any) -> None:
     items = [*[("square", number) for number in range(60)], ("mistake",), ("error",)]
     found = list(anywhere(workers=2).map(Deeds(), items))
     assert done(found) == {number: number * number for number in range(60)} | {60: "user error", 61: "error"}
-    assert len({one.worker for one in found}) <= 2
 
 
 def test_items_come_back_as_they_are_completed_and_not_in_their_order(tmp_path: Path) -> None:
@@ -93,10 +92,9 @@ def test_warnings_of_workers_are_those_of_the_command(capfd: pytest.CaptureFixtu
 def test_a_worker_keeps_to_its_threads(anywhere: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     found = list(anywhere(workers=1, threads=2).map(Deeds(), [("where",)]))
-    name, pid, environment, threads = found[0].result
+    pid, environment, threads = found[0].result
     assert (environment, threads) == ("2", 2)
     assert os.environ["OMP_NUM_THREADS"] == "7"
-    assert str(pid) in name.split("-")
     assert pid != os.getpid()
 
 

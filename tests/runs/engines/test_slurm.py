@@ -416,14 +416,14 @@ def test_a_name_of_a_file_that_is_no_unicode_is_passed_on(tmp_path: Path) -> Non
 def test_lines_that_a_task_did_not_write_so_are_not_believed_and_nothing_is_unpickled(tmp_path: Path) -> None:
     pickled = base64.b64encode(pickle.dumps(Payload(tmp_path / "ran"))).decode()
     path = tmp_path / "0000.jsonl"
-    good = b'{"index":1,"seconds":1.0,"worker":"w","result":"%s"}\n' % pickled.encode()
+    good = b'{"index":1,"result":"%s"}\n' % pickled.encode()
     bad = [
         b"nonsense",
         b'{"index":"one"}',
-        b'{"index":0,"seconds":"long"}',
+        b'{"index":0,"failure":"long"}',
         b'{"index":0,"failure":{"kind":"unheard of","text":"no"}}',
         b"[" * 10_000,
     ]
-    path.write_bytes(b"\n".join(bad) + b"\n" + good + b'{"index":2,"seconds":1.0')
+    path.write_bytes(b"\n".join(bad) + b"\n" + good + b'{"index":2,"result":1.0')
     assert [(line.index, line.result) for line in read_outcomes(path)] == [(1, pickled)]
     assert not (tmp_path / "ran").exists()

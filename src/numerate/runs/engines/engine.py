@@ -62,16 +62,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished item: its `index` among the items, and its result or its failure.
-
-    `seconds` is its time in the worker, without waiting; `worker` is the name of that worker.
-    """
+    """A finished item: its `index` among the items, and its result or its failure."""
 
     index: int
     result: Any = None
     failure: Failure | None = None
-    seconds: float = 0.0
-    worker: str = ""
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,7 @@ class _Map:
                 f"no worker could start: its process {reason}. If this is a script, it needs "
                 "`if __name__ == '__main__':` around its code, which each worker imports; workers=1 alone starts none"
             )
-        yield Outcome(index, failure=failure, seconds=time.monotonic() - one.start_time)
+        yield Outcome(index, failure=failure)
 
 
 class _Worker:

@@ -120,7 +120,7 @@ class Ray(Engine):
                 failure = Failure("out of memory", text)
             else:
                 failure = failures.died_failure("died on the Ray cluster", tries, str(error))
-        return Outcome(index, failure=failure, seconds=seconds)
+        return Outcome(index, failure=failure)
 
     def _num_workers(self, cpus: float) -> int:
         """The number of tasks at once: by default as many as fit on the nodes of the cluster, each on one node."""

@@ -4,9 +4,7 @@ import functools
 import math
 import os
 import pickle
-import secrets
 import signal
-import socket
 import sys
 import threading
 import time
@@ -35,12 +33,6 @@ _warnings: list[str] = []
 def current_stop() -> Stop:
     """The stop of the item that this worker does: requested when it should end early, by `KeyboardInterrupt`."""
     return _stop
-
-
-@functools.cache
-def worker_name() -> str:
-    """A name of this process that is unique across machines and time, so that a file named by it has one writer."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 @dataclass(frozen=True)
@@ -116,19 +108,16 @@ def perform(call: Callable[[], Any], stop: Stop) -> Outcome:
     where no stop was requested."""
     global _stop
     previous, _stop = _stop, stop
-    start_time, result, failure = time.perf_counter(), None, None
     try:
-        result = call()
+        return Outcome(0, call())
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit) and stop.requested:
-            failure = stopped_failure(stop)
-        elif isinstance(error, KeyboardInterrupt):
+            return Outcome(0, failure=stopped_failure(stop))
+        if isinstance(error, KeyboardInterrupt):
             raise
-        else:
-            failure = failure_from_exception(error)
+        return Outcome(0, failure=failure_from_exception(error))
     finally:
         _stop = previous
-    return Outcome(0, result, failure, time.perf_counter() - start_time, worker_name())
 
 
 def received(index: int, reply: bytes) -> Outcome:
