@@ -17,7 +17,7 @@ from numerate.errors import OperationalError
 from numerate.models.decoder import DecoderModel
 from numerate.runs import out_of_memory
 from numerate.runs.engines.failures import failure_from_exception
-from numerate.runs.out_of_memory import available_memory, explained_out_of_memory, limited_memory
+from numerate.runs.out_of_memory import available_memory, explained_out_of_memory
 from numerate.runs.train import train
 from numerate.training.trainer import Trainer
 from small_runs import metrics, small
@@ -110,7 +110,7 @@ def test_rows_of_several_threads_are_limited_one_after_the_other_and_the_limit_e
     before, during = resource.getrlimit(resource.RLIMIT_DATA), []
 
     def evaluate(number: int) -> None:
-        with limited_memory(CPU, 40_000, "cell"):
+        with explained_out_of_memory(CPU, "", 40_000, "cell"):
             during.append(number)
             time.sleep(0.02)
             during.append(number)
@@ -121,7 +121,7 @@ def test_rows_of_several_threads_are_limited_one_after_the_other_and_the_limit_e
     assert during[::2] == during[1::2]
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
     message = "cell: a row of about 40,000 tokens needs more"
-    with pytest.raises(OperationalError, match=message) as caught, limited_memory(CPU, 40_000, "cell"):
+    with pytest.raises(OperationalError, match=message) as caught, explained_out_of_memory(CPU, "", 40_000, "cell"):
         torch.empty(2**50)
     failure = failure_from_exception(caught.value)
     assert (failure.kind, failure.text) == ("operational error", str(caught.value)), "as workers say it"

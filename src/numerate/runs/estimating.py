@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from numerate.errors import pluralize
 from numerate.evaluation.grid import split_by_cost
-from numerate.runs.plan import EvaluationPlan, Needs
+from numerate.runs.plan import EvaluationPlan
 from numerate.training.budget import format_flops
 from numerate.training.progress import format_duration
 
@@ -45,7 +45,7 @@ def estimate(plan: EvaluationPlan, shard: str | None = None) -> EvaluationEstima
         start_time = time.perf_counter()
         plan.try_out(task, count)
         elapsed = time.perf_counter() - start_time
-        sample_cost = plan.costs([task], Needs(True, plan.predicts), count)[task][0]
+        sample_cost = plan.costs([task], (True, plan.predicts), count)[task][0]
         seconds += elapsed / sample_cost * sum(costs[missing[at]][0] for at in cost_range)
     num_cells, num_grid_cells = (len({task.cell for task in some}) for some in (tasks, plan.tasks()))
     repeats = len(tasks) // max(1, num_cells)

@@ -23,28 +23,34 @@ _LOCK = threading.RLock()
 
 
 @contextlib.contextmanager
-def explained_out_of_memory(device: torch.device, advice: str) -> Iterator[None]:
-    """Raises an `OperationalError` with advice on what needs less where a GPU is out of memory."""
-    try:
-        yield
-    except Exception as error:
-        cause = out_of_memory_error(error)
-        if cause is None or not is_on_gpu(cause):
+def explained_out_of_memory(
+    device: torch.device, advice: str, num_tokens: float = 0, row: str = "a row"
+) -> Iterator[None]:
+    """Raises an `OperationalError` with advice on what needs less where a GPU is out of memory, or one that names the
+    `row` where it has more tokens than are otherwise evaluated at a time and the CPU lacks the memory for them."""
+    is_limited = device.type == "cpu" and num_tokens > MAX_TOKENS_PER_BATCH
+    with _limited_memory() if is_limited else contextlib.nullcontext(0) as room:
+        try:
+            yield
+        except Exception as error:
+            cause = out_of_memory_error(error)
+            if cause is not None and is_on_gpu(cause):
+                is_cuda = device.type == "cuda"
+                size = torch.cuda.get_device_properties(device).total_memory if is_cuda else 0
+                has = f" ({format_bytes(size)})" if is_cuda else ""
+                raise OperationalError(f"the GPU is out of memory{has}: {advice}") from error
+            if cause is not None and room:
+                needs = f"needs more than the {format_bytes(room)} of memory that this process may take"
+                kept = "shorter ones need less, and recorded cells are kept"
+                raise OperationalError(f"{row}: a row of about {num_tokens:,.0f} tokens {needs}; {kept}") from None
             raise
-        is_cuda = device.type == "cuda"
-        has = f" ({format_bytes(torch.cuda.get_device_properties(device).total_memory)})" if is_cuda else ""
-        raise OperationalError(f"the GPU is out of memory{has}: {advice}") from error
 
 
 @contextlib.contextmanager
-def limited_memory(device: torch.device, num_tokens: float, what: str) -> Iterator[None]:
-    """Limits the memory of this process to what it can have, where a row on the CPU has more tokens than are otherwise
-    evaluated at a time: one that is too long raises an `OperationalError` with `what`. Linux grants more than there is,
-    and ends a process, or stalls the machine, once it is used. Elsewhere there is no limit. Threads take turns.
-    """
-    if device.type != "cpu" or num_tokens <= MAX_TOKENS_PER_BATCH:
-        yield
-        return
+def _limited_memory() -> Iterator[int]:
+    """Limits the memory of this process to what it can have, and yields how much more that is: Linux grants more than
+    there is, and ends a process, or stalls the machine, once it is used. Elsewhere there is no limit, and 0. Threads
+    take turns."""
     with _LOCK:
         (limit, most), room = resource.getrlimit(resource.RLIMIT_DATA), 0
         with contextlib.suppress(OSError, ValueError):
@@ -54,13 +60,7 @@ def limited_memory(device: torch.device, num_tokens: float, what: str) -> Iterat
             resource.setrlimit(resource.RLIMIT_DATA, (new, most))
             room = new - used
         try:
-            yield
-        except Exception as error:
-            if not room or (cause := out_of_memory_error(error)) is None or is_on_gpu(cause):
-                raise
-            needs = f"needs more than the {format_bytes(room)} of memory that this process may take"
-            advice = "shorter ones need less, and recorded cells are kept"
-            raise OperationalError(f"{what}: a row of about {num_tokens:,.0f} tokens {needs}; {advice}") from None
+            yield room
         finally:
             resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 

@@ -16,7 +16,7 @@ from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, parse_sh
 from numerate.records.kinds import EVALUATION, PREDICTIONS
 from numerate.records.schema import RUN_ID_KEY, Schema
 from numerate.reports.records import settings_key
-from numerate.runs.out_of_memory import explained_out_of_memory, limited_memory
+from numerate.runs.out_of_memory import explained_out_of_memory
 from numerate.runs.store import EvaluationStore, RecordKey, StoredPredictions, with_checksum
 from numerate.tasks.task import Task
 from numerate.training.checkpoint import Checkpoint
@@ -39,13 +39,6 @@ class CellTask(NamedTuple):
     checkpoint: int
     cell: Cell
     position_offset: int
-
-
-class Needs(NamedTuple):
-    """What is missing of a cell: its score, and the predictions that are asked for besides."""
-
-    score: bool
-    predictions: bool
 
 
 class EvaluationPlan:
@@ -122,7 +115,7 @@ class EvaluationPlan:
         about equal cost."""
         cells: list[Cell] = self.kind.cells(self.runs[0].evaluation_data, self.grid, self.count)
         if shard_text is not None:
-            costs = self.costs([CellTask(0, 0, cell, 0) for cell in cells], Needs(True, False))
+            costs = self.costs([CellTask(0, 0, cell, 0) for cell in cells], (True, False))
             cells = shard(cells, *parse_shard(shard_text), lambda cell: costs[CellTask(0, 0, cell, 0)][0])
         return [
             CellTask(run, checkpoint, cell, position_offset)
@@ -132,12 +125,13 @@ class EvaluationPlan:
             for cell in cells
         ]
 
-    def needs(self, task: CellTask) -> Needs:
-        """What is missing of a cell. What was recorded under another name of the same step is taken over."""
+    def needs(self, task: CellTask) -> tuple[bool, bool]:
+        """Whether a cell is still to be scored, and its answers to be predicted. What was recorded under another name
+        of the same step is taken over."""
         self.store.take_over(key := self.key(task))
         lacks_predictions = len(self.store.predictions.get(key, ())) < self.num_questions(task)
         needs_score = key not in self.store.records or (self.kind.keeps_predictions and lacks_predictions)
-        return Needs(needs_score, self.predicts and lacks_predictions)
+        return needs_score, self.predicts and lacks_predictions
 
     def missing(self, tasks: Iterable[CellTask]) -> list[CellTask]:
         """The tasks of which something is missing; of those with equal settings the first."""
@@ -163,7 +157,7 @@ class EvaluationPlan:
         return self._counts[place]
 
     def costs(
-        self, tasks: Sequence[CellTask], needs: Needs | None = None, count: int | None = None
+        self, tasks: Sequence[CellTask], needs: tuple[bool, bool] | None = None, count: int | None = None
     ) -> dict[CellTask, tuple[float, float]]:
         """The cost of what each cell needs (by default what is missing, of all questions), in floating-point operations
         with overhead (only ratios matter), and that of its forward passes alone: of all its rows, padded to the longest
@@ -204,13 +198,13 @@ class EvaluationPlan:
     def perform(self, task: CellTask, on_predictions: Callable[[int], None] = lambda count: None) -> None:
         """Evaluates what a cell needs, and adds it to the store. `on_predictions` is called with the number of answers
         that were generated freely, after each batch."""
-        key, needs = self.key(task), self.needs(task)
-        if needs.score:
+        key, (needs_score, needs_predictions) = self.key(task), self.needs(task)
+        if needs_score:
             logs = []
             if self.kind.keeps_predictions:
                 logs.append(StoredPredictions(self.store, key, self._entries(task), on_predictions))
             self.store.add(key, self.score(task, *logs))
-        if needs.predictions:
+        if needs_predictions:
             self.store.add_predictions(key, self.predict(task))
 
     def score(self, task: CellTask, *logs: StoredPredictions) -> dict[str, Any]:
@@ -274,11 +268,9 @@ class EvaluationPlan:
         model, data = self.model(task), self.runs[task.run].evaluation_data
         device, cell_text = next(model.parameters()).device, ", ".join(f"{name}={value}" for name, value in task.cell)
         num_tokens = self.kind.row_sizes(data, [task.cell])[task.cell].time if device.type == "cpu" else 0
-        advice = (
-            f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time; a smaller count= needs less, or "
-            "device=cpu, which resumes this evaluation"
-        )
-        with limited_memory(device, num_tokens, cell_text), explained_out_of_memory(device, advice):
+        at_once = f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time"
+        advice = f"{at_once}; a smaller count= needs less, or device=cpu, which resumes this evaluation"
+        with explained_out_of_memory(device, advice, num_tokens, cell_text):
             return function(model, data, self._request(task, count), *logs)
 
     def _request(self, task: CellTask, count: int | None = None) -> CellRequest:

@@ -27,7 +27,6 @@ from numerate.runs.changes import TASK_PATH, diff_settings, override_for_evaluat
 from numerate.runs.engines.engine import Engine
 from numerate.runs.estimating import EvaluationEstimate, estimate
 from numerate.runs.maps import AttentionMaps, compute_attention_maps
-from numerate.runs.out_of_memory import limited_memory
 from numerate.runs.plan import CellTask, EvaluationPlan
 from numerate.runs.presenting import of_results, write_run_page
 from numerate.runs.results import Results
@@ -162,7 +161,6 @@ class Run:
         return model.to(resolve_device(self.device or self.recipe.device)).eval()
 
     def warn(self, text: str) -> None:
-        """Issues a Python warning."""
         warnings.warn(text, stacklevel=3)
 
     # Evaluation ---------------------------------------------------------------------------------------------------
@@ -187,18 +185,15 @@ class Run:
             run.evaluate("diagonal:1:18", settings=["model.backbone.num_loops=4,8,16"])
             run.evaluate("1:100x1:100", count=10, checkpoint="all", engine=Local(workers=2))
 
-        Cells already in `cells.jsonl` are not computed again. `checkpoint` is final, best, all or a step.
-        `shard="2/4"` computes the second of four shards of equal cost into its own file; a later evaluation without a
-        shard collects them. `predictions` also writes the answer to every question, as is always done of answers that
-        are generated freely. `settings` override settings for the evaluation; several values of one form a sweep.
-        Records then contain the settings that differ from training. Repeating the call writes identical files. Raises
-        `UserError` for a grid that the model cannot read, and for settings that would need other weights, before any
-        work is done.
+        Cells already in `cells.jsonl` are not computed again, and repeating the call writes identical files.
+        `checkpoint` is final, best, all or a step. `predictions` also writes the answer to every question, as is always
+        done of answers that are generated freely. `settings` override settings for the evaluation, which records then
+        contain; several values of one form a sweep. Raises `UserError` for a grid that the model cannot read, and for
+        settings that would need other weights, before any work is done.
 
-        An `engine` distributes the missing cells over its workers, in shards of equal cost; the files are identical.
-        Cells that a worker has recorded are kept even if it fails: the same call computes only the remaining ones. If a
-        shard fails, the others are completed first, and then an error names it: `UserError` if the user caused it,
-        otherwise `OperationalError`.
+        `shard="2/4"` computes the second of four shards of equal cost, beside other processes that compute the others.
+        An `engine` distributes the missing cells over its workers, in shards; if one fails, the others are completed
+        first, and then an error names it: `UserError` if the user caused it, otherwise `OperationalError`.
         """
         check_no_shard(engine, shard)
         if engine is None and self.device is not None:
@@ -290,9 +285,7 @@ class Run:
             length = data.batch(longest).target_ids.shape[1] + EXTRA_TEXT_TOKENS
             extra_tokens = max(0, length - batch.target_ids.shape[1])
         model = self.load_model(checkpoint)
-        num_tokens = batch.tokens.ids.shape[1] + (extra_tokens or 0)
-        with limited_memory(next(model.parameters()).device, num_tokens, "question"):
-            return sample_answers(model, data, questions, extra_tokens=extra_tokens, are_answers_known=not is_text)[0]
+        return sample_answers(model, data, questions, extra_tokens=extra_tokens, are_answers_known=not is_text)[0]
 
     def generate(
         self,
