@@ -21,17 +21,6 @@ def done(found: list[Outcome]) -> dict[int, Any]:
     return {one.index: one.result if one.failure is None else one.failure.kind for one in found}
 
 
-class Unreadable:
-    """Can be sent, but not read where it arrives."""
-
-    def __reduce__(self) -> Any:
-        return _refuse, ()
-
-
-def _refuse() -> None:
-    raise ValueError("nobody can read this")
-
-
 @dataclass(frozen=True)
 class Deeds:
     """An item is the name of a deed and what it takes: `("square", 3)`."""
@@ -132,12 +121,6 @@ class Deeds:
         if ended:
             Path(ended).write_text("well")
         raise KeyboardInterrupt
-
-    def unreadable(self) -> Any:
-        return Unreadable()
-
-    def same(self, value: Any) -> Any:
-        return value
 
     def ask_us(self) -> str:
         """What `kill PID` does to a worker."""

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ sys.path.append(str(Path(__file__).parent))  # workers look for modules where we
 from engine_deeds import Closed, Deeds, done
 
 from numerate.config import load_user_parts
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError
 from numerate.runs.engines import Local, Ray, engine, local, machine
 from numerate.runs.engines.engine import Outcome
 from numerate.runs.engines.failures import failure_from_exception
@@ -163,20 +162,6 @@ def test_an_exception_is_the_failure_of_its_item_alone_in_the_words_of_its_kind(
     assert not any(failure.is_transient for failure in failures)
 
 
-def test_what_cannot_be_sent_or_read_is_the_failure_of_its_item(anywhere: Any) -> None:
-    items = [("call", threading.Lock), ("unreadable",), ("same", threading.Lock()), ("square", 3)]
-    found = list(anywhere(workers=1).map(Deeds(), items))
-    assert done(found) == {0: "error", 1: "user error", 2: "error", 3: 9}
-    assert "the result cannot be sent to the command" in text_of(found, 0)
-    assert "nobody can read this" in text_of(found, 1)
-    assert "the item cannot be sent to a worker" in text_of(found, 2)
-
-
-def test_a_function_that_cannot_be_sent_is_refused_before_anything_is_begun() -> None:
-    with pytest.raises(UserError, match="Deeds cannot be sent to a worker"):
-        Local(workers=1).map(Deeds(lambda: 0), [("square", 1)])  # type: ignore[arg-type]
-
-
 def test_an_item_whose_worker_dies_is_tried_three_times_and_the_others_are_unaffected(
     anywhere: Any, tmp_path: Path
 ) -> None:
@@ -210,20 +195,6 @@ def test_a_worker_that_never_starts_counts_as_dead(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(local, "START_TIMEOUT", 0.0)
     with pytest.raises(OperationalError, match=r"no worker could start: its process did not start within 0 s\."):
         list(Local(workers=1).map(Deeds(), [("square", 2)]))
-
-
-def test_where_no_more_workers_can_be_started_fewer_do_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, possible, items = local._Worker, [1, 2], [("square", number) for number in range(6)]
-
-    def start(*given: Any) -> Any:
-        if not possible:
-            raise OSError(24, "Too many open files")
-        return real(*given) if possible.pop() else None
-
-    monkeypatch.setattr(local, "_Worker", start)
-    assert done(list(Local(workers=4).map(Deeds(), items))) == {number: number * number for number in range(6)}
-    with pytest.raises(OperationalError, match=r"no worker could start: .*Too many open files"):
-        list(Local(workers=4).map(Deeds(), items))
 
 
 # Items that never end -------------------------------------------------------------------------------------------------

@@ -155,17 +155,13 @@ def test_what_is_missing_is_reported_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_stopped_or_cannot_be_sent_or_is_refused_by_sbatch_is_not_submitted(
-    cluster: Path, diary: Diary, tmp_path: Path
-) -> None:
+def test_what_is_stopped_or_refused_by_sbatch_is_not_submitted(cluster: Path, diary: Diary, tmp_path: Path) -> None:
     stop = Stop()
     stop.request()
     not_started = {0: "not started", 1: "not started"}
     assert results(list(ONE.map(diary, ["a", "b"], folder=tmp_path, stop=stop))) == not_started
     with pytest.raises(UserError, match="slurm needs a folder shared by all machines of the cluster"):
         list(ONE.map(diary, ["a"]))
-    with pytest.raises(UserError, match="cannot be sent to a worker: cannot pickle"):
-        list(ONE.map(diary, [threading.Lock()], folder=tmp_path))
     refused = "sbatch rejected the job: sbatch: error: invalid partition specified: nowhere"
     with pytest.raises(OperationalError, match=refused):
         list(Slurm(partition="nowhere", array_tasks=2).map(diary, ["a", "b"], folder=tmp_path))

@@ -1,6 +1,5 @@
 """The interface of all engines: they apply a function to items and yield results or failures as completed."""
 
-import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -75,7 +74,7 @@ class Engine(Spec, ABC):
 
         sorted(one.result for one in Local(workers=2).map(math.sqrt, [1, 4, 9]))  # 1.0, 2.0, 3.0
 
-    The function and its items are pickled to every worker. An item is done at least once, and may be done again after
+    The function, its items and their results are pickled. An item is done at least once, and may be done again after
     its worker died: it opens the folder of its run, does what is missing there, and writes how it ended. Its result
     only informs a waiting command; on Slurm it must be plain (JSON) data. Inside a worker, `worker.current_stop()`
     says when an item should end early. A function may have three methods besides: `name_of(item)`, the name of an item
@@ -112,8 +111,7 @@ class Engine(Spec, ABC):
 
         `folder` is for files of the engine (logs, job scripts). When `stop` is requested, running items are stopped and
         waiting ones end as "not started". `on_tick` is called about twice a second while waiting. Raises `UserError`
-        before anything is started if a package is not installed, an address does not answer, or the function cannot be
-        pickled.
+        before anything is started if a package is not installed, or an address does not answer.
         """
         self.check_available()
         return self._map(function, items, folder, stop or Stop(), on_tick)
@@ -132,14 +130,6 @@ class Engine(Spec, ABC):
 def name_of(function: Function, item: Any) -> str:
     """The name of an item in errors: as its function says, or as it is printed."""
     return str(getattr(function, "name_of", str)(item))
-
-
-def pickle_value(value: Any, name: str, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
-    """A value as bytes. Raises `UserError` if it cannot be pickled."""
-    try:
-        return dumps(value)
-    except Exception as error:
-        raise UserError(f"{name} cannot be sent to a worker: {error}") from error
 
 
 def not_started(index: int, stop: Stop) -> Outcome:

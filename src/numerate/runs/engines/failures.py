@@ -5,15 +5,10 @@ import traceback
 
 from numerate.errors import OperationalError, UserError, describe_error, user_code_location
 from numerate.runs.engines import memory
-from numerate.runs.engines.engine import Failure, Outcome
+from numerate.runs.engines.engine import Failure
 from numerate.training import disk
 from numerate.training.lock import LockedError
 from numerate.training.stopping import Stop
-
-
-def not_sent(index: int, error: Exception) -> Outcome:
-    """The outcome of an item that cannot be pickled."""
-    return Outcome(index, failure=Failure("error", f"the item cannot be sent to a worker: {error}"))
 
 
 def stopped_failure(stop: Stop) -> Failure:

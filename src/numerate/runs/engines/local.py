@@ -8,7 +8,7 @@ import pickle
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -46,21 +46,18 @@ class Local(Engine):
     def _map(
         self, function: Function, items: Sequence[Any], folder: Path | None, stop: Stop, on_tick: OnTick
     ) -> Iterator[Outcome]:
-        return self.map_job(worker.Job.of(function, self), items, stop, on_tick)
+        return self.map_job(worker.Job.of(function, self), [*map(pickle.dumps, items)], stop, on_tick)
 
     def map_job(
         self,
         job: worker.Job,
-        items: Sequence[Any],
+        items: Sequence[bytes],
         stop: Stop,
         on_tick: OnTick = lambda: None,
-        *,
-        dumps: Callable[[Any], bytes] = pickle.dumps,
         stop_timeout: float | None = None,
     ) -> Iterator[Outcome]:
-        """Like `map`, for a function that is pickled and items that `dumps` pickles; they have so many seconds to
-        stop."""
-        return _Map(job, items, self.num_workers, stop, on_tick, dumps, stop_timeout or engine.STOP_TIMEOUT).run()
+        """Like `map`, for a function and items that are pickled; they have so many seconds to stop."""
+        return _Map(job, items, self.num_workers, stop, on_tick, stop_timeout or engine.STOP_TIMEOUT).run()
 
 
 @dataclass(eq=False)
@@ -68,11 +65,10 @@ class _Map:
     """One call of `map`: gives items to idle workers, replaces workers that died, and tries their items again."""
 
     job: worker.Job
-    items: Sequence[Any]
+    items: Sequence[bytes]
     num_workers: int
     stop: Stop
     on_tick: OnTick
-    dumps: Callable[[Any], bytes]
     stop_timeout: float
 
     def __post_init__(self) -> None:
@@ -97,7 +93,7 @@ class _Map:
                     for one in self.workers.values():
                         one.end()
                 for slot in range(self.num_workers):
-                    yield from self._give_item(slot)
+                    self._give_item(slot)
                 wait([one.connection for one in self.workers.values()], engine.TICK_INTERVAL)
                 for one in list(self.workers.values()):
                     yield from self._look_at(one)
@@ -123,26 +119,14 @@ class _Map:
         one.process.join()
         one.connection.close()
 
-    def _give_item(self, slot: int) -> Iterator[Outcome]:
+    def _give_item(self, slot: int) -> None:
         """Gives the next item to the worker in a slot, if it is idle; it is started if there is none."""
-        while self.waiting and (slot not in self.workers or self.workers[slot].index is None):
-            index = self.waiting.popleft()
-            try:
-                item = self.dumps(self.items[index])
-            except Exception as error:
-                yield failures.not_sent(index, error)
-                continue
-            try:
-                if slot not in self.workers:
-                    self.workers[slot] = _Worker(slot, self.job, self.stop_timeout)
-            except OSError as error:  # no more open files or processes: fewer workers do it
-                if not self.workers:
-                    raise OperationalError(f"no worker could start: {error}") from error
-                self.waiting.appendleft(index)
-                return
+        if self.waiting and (slot not in self.workers or self.workers[slot].index is None):
+            if slot not in self.workers:
+                self.workers[slot] = _Worker(slot, self.job, self.stop_timeout)
             one = self.workers[slot]
-            one.index, one.start_time = index, time.monotonic()
-            one.send(item)
+            one.index, one.start_time = self.waiting.popleft(), time.monotonic()
+            one.send(self.items[one.index])
 
     def _look_at(self, one: "_Worker") -> Iterator[Outcome]:
         """The outcome of the item of a worker that has replied, died or taken too long, unless it is tried again."""

@@ -74,11 +74,7 @@ class Ray(Engine):
                             kill_at = time.monotonic() + engine.STOP_TIMEOUT
                     while waiting and len(running) < num_workers:
                         index = waiting.popleft()
-                        try:
-                            item = ray.cloudpickle.dumps(items[index])
-                        except Exception as error:
-                            yield failures.not_sent(index, error)
-                            continue
+                        item = ray.cloudpickle.dumps(items[index])
                         running[task.remote(job, item, engine.STOP_TIMEOUT)] = (index, time.monotonic())
                     ready, _ = ray.wait(list(running), timeout=engine.TICK_INTERVAL) if running else ([], [])
                     for reference in ready:
@@ -145,7 +141,7 @@ def _do(job: worker.Job, item: bytes, stop_timeout: float) -> bytes:
         faulthandler.dump_traceback_later(job.timeout + stop_timeout, exit=True)
     try:
         with stop:
-            return worker.run_item(job, item, stop, import_ray().cloudpickle.dumps)
+            return worker.run_item(job, item, stop)
     finally:
         faulthandler.cancel_dump_traceback_later()
 

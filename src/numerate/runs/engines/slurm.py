@@ -22,7 +22,6 @@ from numerate.runs.engines.engine import (
     Outcome,
     name_of,
     not_started,
-    pickle_value,
 )
 from numerate.runs.engines.local import Local
 from numerate.runs.engines.slurm_queue import Queue
@@ -122,7 +121,7 @@ class Slurm(Engine):
         import cloudpickle
 
         job, folder = worker.Job.of(function, self, cloudpickle.dumps), _next_folder(root)
-        pickled = {n: pickle_value(one, name_of(function, one), cloudpickle.dumps) for n, one in items.items()}
+        pickled = {index: cloudpickle.dumps(item) for index, item in items.items()}
         tasks = [
             ArrayTask(folder / f"{number:04d}.jsonl", job, {index: pickled[index] for index in indices}, self.pool)
             for number, indices in enumerate(self.split(list(items)))

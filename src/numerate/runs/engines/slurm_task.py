@@ -49,7 +49,7 @@ class ArrayTask:
         with Stop() as stop:
             requeue = signal.signal(signal.SIGUSR2, on_warning)
             try:
-                for outcome in self.pool.map_job(self.job, items, stop, dumps=bytes, stop_timeout=STOP_TIMEOUT):
+                for outcome in self.pool.map_job(self.job, items, stop, stop_timeout=STOP_TIMEOUT):
                     index, failure = indices[outcome.index], outcome.failure
                     if failure is not None and failure.kind in ("stopped", "not started"):
                         is_done = False

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from numerate.config import UserFile, load_user_files, user_files
-from numerate.runs.engines.engine import Engine, Function, Outcome, pickle_value
+from numerate.runs.engines.engine import Engine, Function, Outcome
 from numerate.runs.engines.failures import failure_from_exception, stopped_failure, timeout_failure
 from numerate.runs.engines.machine import visible_gpus
 from numerate.training.stopping import Stop
@@ -49,11 +49,8 @@ class Job:
 
     @classmethod
     def of(cls, function: Function, engine: Engine, dumps: Callable[[Any], bytes] = pickle.dumps) -> "Job":
-        """Raises `UserError` for a function that cannot be pickled."""
-        name = getattr(function, "__qualname__", type(function).__qualname__)
         path = tuple(os.path.abspath(place) for place in sys.path)
-        pickled = pickle_value(function, name, dumps)
-        return cls(pickled, user_files(), path, os.getcwd(), engine.threads, engine.timeout)
+        return cls(dumps(function), user_files(), path, os.getcwd(), engine.threads, engine.timeout)
 
 
 class ItemStop(Stop):
@@ -85,7 +82,7 @@ def load_function(job: Job) -> Function:
     return pickle.loads(job.function)  # type: ignore[no-any-return]
 
 
-def run_item(job: Job, item: bytes, stop: ItemStop, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
+def run_item(job: Job, item: bytes, stop: ItemStop) -> bytes:
     """Does one pickled item. Returns the reply for `received`: its outcome and the warnings since the last reply."""
     function = load_function(job)
     if "torch" in sys.modules:
@@ -95,12 +92,7 @@ def run_item(job: Job, item: bytes, stop: ItemStop, dumps: Callable[[Any], bytes
         outcome = replace(outcome, failure=timeout_failure(job.timeout or 0.0))
     texts = tuple(dict.fromkeys(_warnings))
     _warnings.clear()
-    try:
-        return dumps((outcome, texts))
-    except Exception as error:
-        unsent = TypeError(f"the result cannot be sent to the command: {error}")
-        unsent.__cause__ = error
-        return pickle.dumps((replace(outcome, result=None, failure=failure_from_exception(unsent)), texts))
+    return pickle.dumps((outcome, texts))
 
 
 def perform(call: Callable[[], Any], stop: Stop) -> Outcome:
@@ -122,10 +114,7 @@ def perform(call: Callable[[], Any], stop: Stop) -> Outcome:
 
 def received(index: int, reply: bytes) -> Outcome:
     """The outcome of an item in the command, which issues the worker's warnings as its own."""
-    try:
-        outcome, texts = pickle.loads(reply)
-    except Exception as error:
-        return Outcome(index, failure=failure_from_exception(error))
+    outcome, texts = pickle.loads(reply)
     for text in texts:
         warnings.warn(text, stacklevel=2)
     return replace(outcome, index=index)  # type: ignore[no-any-return]
