@@ -5,6 +5,7 @@ import importlib
 import inspect
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -26,9 +27,13 @@ from numerate.commands.studies import load_study
 from numerate.commands.table import COMMANDS
 from numerate.config import override
 from numerate.recipes.naming import load_recipe
+from numerate.records.kinds import EVALUATION
 from numerate.results.plots import FIGURES
+from numerate.results.rows import COLUMNS
 from numerate.runs.space import Space
 from numerate.text.data.datasets import DATASETS as DATASETS
+from results_records import done, recipe, sums
+from run_records import Studies
 
 torch.set_num_threads(1)
 
@@ -146,11 +151,12 @@ KINDS = {
     "my_mixer.py": ("mixers", "LinearAttention"),
     "my_loss.py": ("losses", "Focal"),
     "my_verifier.py": ("evaluation-kinds", "Verified"),
+    "my_column.py": ("evaluation-kinds", "AnswerLengths"),
 }
 
 
 def test_every_example_of_a_part_is_tried_here() -> None:
-    assert set(examples()) == {*KINDS, "my_data.py", "my_recipe.py"}
+    assert set(examples()) == {*KINDS, "my_data.py", "my_recipe.py", "my_figure.py", "by_longest.py"}
 
 
 @pytest.mark.parametrize(("name", "kind", "part"), [(name, *found) for name, found in KINDS.items()], ids=KINDS)
@@ -181,7 +187,11 @@ def test_the_commands_beside_an_example_train_with_it(
         assert status == 0, capsys.readouterr().err
     trained = list(folder.glob("runs/*/*/recipe.yaml"))
     part = "QuestionFiles" if name == "my_data.py" else f"{name}:{KINDS[name][1]}"
-    assert any(f"kind: {part}" in head.read_text() for head in trained) or name == "my_verifier.py"
+    assert any(f"kind: {part}" in head.read_text() for head in trained) or name in ("my_verifier.py", "my_column.py")
+    if name == "my_column.py":
+        cells = numerate.cells(trained[0].parent)
+        assert cells["score.right_length"].between(0, 1).all()
+        assert set(numerate.summary(cells, by=["seed"], metric="score.right_length")["seeds"]) == {1}
 
 
 @pytest.mark.slow
@@ -206,6 +216,28 @@ def test_the_verifier_on_the_page_is_in_records_tables_and_the_report(
     assert main(["results", "my_verifier-recipe-debug"]) == 0
     assert "verified" in capsys.readouterr().out
     assert "verified, %" in (run.path / "report.html").read_text()
+
+
+def test_the_figure_and_the_table_on_the_page_are_made_of_the_cells_of_a_study(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Studies(folder / "runs")([(recipe(seed=i), done(cells=sums(lambda n: 1 / n))) for i in (0, 1)], "quickstart")
+    for name in ("my_figure.py", "by_longest.py"):
+        assert len(examples()[name].splitlines()) <= 30
+        runpy.run_path(name, run_name="__main__")
+    assert Path("near_and_far.pdf").read_bytes().startswith(b"%PDF")
+    assert "longest" in capsys.readouterr().out
+
+
+def test_the_page_of_runs_has_every_column_of_the_table_of_cells_and_every_entry_of_a_line_once() -> None:
+    rows = re.findall(r"^\| (`.+)\|$", (TOP / "docs" / "runs.md").read_text(encoding="utf-8"), re.MULTILINE)
+    table = [re.split(r" (?<!\\)\| ", row) for row in rows if row.count(" | ") >= 3]
+    columns = [name for row in table for name in re.findall("`([^`]+)`", row[0])]
+    examples_of_names = {"model.hidden_size", "first_digits", "score.NAME"}
+    assert sorted(columns) == sorted({*COLUMNS} | examples_of_names)
+    fields = {field for kind in EVALUATION.kinds.values() for field in kind.__struct_fields__}
+    entries = [name for row in table for name in re.findall("`([^`]+)`", row[3]) if name in fields]
+    assert sorted(entries) == sorted(fields)
 
 
 def test_recipes_of_ones_own_are_named_by_file_and_function(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,6 +288,12 @@ def test_the_example_in_the_readme_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "in_distribution" in done.stdout
     assert list(tmp_path.glob("runs/addition_abacus/*/report.html"))
+
+
+def test_every_picture_of_the_pages_is_made_by_a_command_on_them() -> None:
+    lines = [line for page in PAGES for line in shown(page)]
+    for picture in TOP.glob("docs/*.png"):
+        assert [line for line in lines if line.startswith("plot ") and line.endswith(f"out=docs/{picture.name}")]
 
 
 def test_links_between_the_pages_lead_somewhere() -> None:
