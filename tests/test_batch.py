@@ -8,7 +8,7 @@ import jaxtyping
 import pytest
 import torch
 
-from numerate.batch import Batch, Output, StepContext, Tokens
+from numerate.batch import Batch, Output, Tokens
 
 
 def tokens(rows: int = 2, time: int = 3, **more: Any) -> Tokens:
@@ -18,13 +18,6 @@ def tokens(rows: int = 2, time: int = 3, **more: Any) -> Tokens:
 def batch(**more: Any) -> Batch:
     some = torch.zeros(2, 1, dtype=torch.long)
     return Batch(tokens(), torch.zeros(2, 3, dtype=torch.long), some, some + 5, {"tokens": 2, "examples": 2}, 6, **more)
-
-
-def test_an_evaluation_is_no_training_step() -> None:
-    assert not StepContext.for_evaluation().training
-    assert not StepContext.for_evaluation(2).training
-    assert StepContext.for_evaluation(2).position_offset == 2
-    assert StepContext(seed=0, step=0).training
 
 
 @pytest.mark.skipif(os.environ["CHECK_SHAPES"] == "0", reason="CHECK_SHAPES=0 turns the checks off")

@@ -138,20 +138,6 @@ def test_a_command_of_the_page_runs(line: str, there: Path, capsys: pytest.Captu
     run_here(words, there, capsys)
 
 
-def test_a_published_checkpoint_is_a_run_with_its_weights(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [line for line in PAGE.commands() if line.startswith("import") and ".pt" in line]
-    assert len(lines) == 2
-    for number, line in enumerate(lines):
-        words = [word.replace("elsewhere", f"number{number}") for word in made_small(line)]
-        recipe = imported(words)
-        run_here(words, there, capsys)
-        run = numerate.load("theirs", f"number{number}")
-        written = torch.load(words[1], weights_only=True)["model"]
-        kept = numerate.to_published(run.load_model().state_dict(), recipe.model)
-        assert all(torch.equal(kept[name], written[name]) for name in written)
-        assert len(run.generate("Once upon", max_new_tokens=3)) == 1
-
-
 def test_the_program_of_the_page_loads_a_checkpoint(there: Path) -> None:
     line = next(line for line in PAGE.commands() if "today.pt" in line)
     imported(made_small(line))

@@ -8,8 +8,6 @@ import pytest
 import torch
 
 import numerate
-from hugging_face import examples_of
-from numerate.cli import main
 from numerate.config import override
 from numerate.evaluation import answer_metrics
 from numerate.recipes.number_loss import PUBLISHED
@@ -115,33 +113,6 @@ def made_small(line: str) -> list[str]:
 @pytest.mark.slow
 def test_a_command_of_the_page_runs(line: str, there: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_here(made_small(line), there, capsys)
-
-
-def test_a_folder_of_weights_is_evaluated_and_left_as_it_is(place: Path, there: Path) -> None:
-    before = {path.name: path.read_bytes() for path in (place / "folder").iterdir()}
-    known: dict[str, object] = {}
-    exec(examples_of(PAGE.name)[0], known)
-    assert {path.name: path.read_bytes() for path in (place / "folder").iterdir()} == before
-    assert not list(there.glob("runs"))
-    weights = transformers.T5ForConditionalGeneration.from_pretrained(place / "folder").state_dict()
-    model = known["model"]
-    assert isinstance(model, torch.nn.Module)
-    name = "encoder.block.0.layer.0.SelfAttention.q.weight"
-    assert torch.equal(model.state_dict()[f"hf_model.{name}"], weights[name])
-
-
-def test_without_training_weights_are_evaluated_as_they_are_and_not_needed_again(there: Path) -> None:
-    line = next(line for line in PAGE.commands() if "training.steps=0" in line)
-    assert main(made_small(line)) == 0
-    (path,) = there.glob("elsewhere/*/*")
-    run = numerate.load(path)
-    recipe = run.recipe
-    before = recipe.model.build(run.evaluation_data.vocabulary, recipe.seed).state_dict()
-    (there / "folder").unlink()
-    after = run.load_model().state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    assert [found.step for found in run.checkpoints("all")] == [0]
-    assert len(run.evaluate("1+14", count=2, method="beams")) == 2
 
 
 def test_metrics_of_the_page_are_metrics() -> None:

@@ -196,25 +196,10 @@ def test_sample_of_a_file_draws_its_rows(shell: Shell, tmp_path: Path) -> None:
     assert set(lines) <= {"123+456=579", "12+9=21", "9+1=10"}
 
 
-def test_a_sample_of_the_next_sizes_is_judged_by_those(shell: Shell) -> None:
-    for split, seen in (("ood_validation", False), ("test", True)):
-        output = shell("sample", "BitwiseOr", f"split={split}", "count=1").out
-        assert ("too few questions for a held-out split" in output) == seen
-
-
 def test_sample_of_a_recipe_shows_what_the_model_reads_says_and_where(shell: Shell) -> None:
     text = shell("sample", "addition_abacus", "count=1", "split=test").out
     assert [line.split()[0] for line in text.splitlines()[1:5]] == ["inputs", "targets", "position", "token"]
     assert "as in evaluation" in text
-
-
-def test_sample_of_a_recipe_with_an_encoder_shows_the_tokens_that_it_reads(shell: Shell) -> None:
-    pytest.importorskip("transformers", reason="T5 is held by transformers")
-    lines = shell("sample", "number_loss_small_was", "count=1").out.splitlines()
-    encoder_input = next(line.split() for line in lines if line.startswith("  question "))
-    assert encoder_input[-1] == "[EOS]"
-    question = lines[0].replace(" ", "")
-    assert question.startswith("".join(encoder_input[1:-1]))
 
 
 def test_sample_of_a_recipe_shows_the_number_that_a_token_carries(shell: Shell) -> None:

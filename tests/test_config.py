@@ -160,12 +160,6 @@ def test_a_tree_that_is_wrong_is_refused_with_file_and_path(change: dict[str, An
     assert re.fullmatch(pattern, str(refused.value)), refused.value
 
 
-@pytest.mark.parametrize("nothing", [None, [], 3, "kind: Whole", {}])
-def test_what_is_no_tree_is_refused(nothing: object) -> None:
-    with pytest.raises(UserError, match="a recipe must have a line such as kind: Recipe"):
-        from_tree(nothing)
-
-
 def test_a_tree_by_hand_may_be_short_and_leave_defaults_out() -> None:
     text = "kind: Whole\nseed: 1e3\ndigits: 1:20\nrate: 1\n"
     text += "maker:\n  width: 64k\n  blend: Hard(layers=[5])\n  others: [Soft]\n"
@@ -187,10 +181,6 @@ def test_yaml_is_read_without_surprises() -> None:
         "a": "1:20", "b": "no", "c": 1e6, "d": "2025-01-01", "e": 10, "f": None,
         "g": True, "h": "${x}", "i": 0.5, "j": "1_000", "k": "5",
     }  # fmt: skip
-
-
-def test_names_of_other_types_are_others() -> None:
-    assert parse_yaml('1: a\n"1": b') == {1: "a", "1": "b"}
 
 
 def test_what_other_readers_would_misread_is_written_with_quotes() -> None:

@@ -35,17 +35,3 @@ def test_a_recipe_fits_into_a_terminal_and_begins_with_what_differs(name: str) -
     first = next(iter(changed_settings(recipe).items()))
     assert lines[1].startswith(f"  {'='.join(first)}"[:40])
     assert str(recipe) == repr(recipe)
-
-
-def test_the_defaults_and_a_recipe_with_very_many_differences_are_shown_too() -> None:
-    assert repr(Recipe()).startswith("Recipe recipe\nas by default: task=Arithmetic, ")
-    recipe = override(
-        numerate.recipe("tiny_stories_d64_l4_4+4_symbolic"),
-        [f"training.{name}=77" for name in ("log_every", "evaluate_every", "checkpoint_every", "keep_checkpoints")]
-        + ["training.threads=1", "samples.when=end", "tracking.tags=[a,b]", "group=mine", "seed=5"],
-    )
-    lines = repr(recipe).splitlines()
-    assert len(lines) <= MAX_LINES
-    left = [line for line in lines if line.startswith("  ... and ")]
-    shown = [line for line in lines[1:] if line.startswith("  ") and line[2] not in " ."]
-    assert len(shown) + sum(int(line.split()[2]) for line in left) == len(changed_settings(recipe))

@@ -125,12 +125,6 @@ def test_errors_are_reported_and_end_with_2(
     assert message in err
 
 
-def test_a_run_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, err = call(capsys)
-    assert status == 2
-    assert "numerate generate latest 'Once upon a time'" in err
-
-
 def test_text_streams_and_ctrl_c_ends_with_what_was_generated(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
     words = [sys.executable, "-m", "numerate", "generate", str(run.path), "Once", "max_new_tokens=20000", f"out={file}"]

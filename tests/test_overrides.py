@@ -244,21 +244,9 @@ def test_a_variant_starts_from_its_own_defaults_and_may_then_be_changed() -> Non
     assert changed("model.mixer=Cells", "model.mixer.layers=2").model.mixer == Cells(layers=2)
 
 
-def test_nested_defaults_may_be_changed_without_naming_them() -> None:
-    recipe = changed("model.positions=[Table]", "model.positions.0.numbering=FromOffset(7)")
-    assert recipe.model.positions == (Table(numbering=FromOffset(7)),)
-
-
 def test_changes_that_need_each_other_may_come_in_any_order() -> None:
     changes = ["model.mixer.heads=6", "model.width=60"]
     assert changed(*changes) == changed(*reversed(changes))
-
-
-def test_the_recipe_given_is_left_as_it_was() -> None:
-    recipe = Plan()
-    assert override(recipe, ["model.positions.+=Table", "model.width=64"]) != recipe
-    assert recipe == Plan()
-    assert override(recipe, []) == recipe
 
 
 def test_every_line_of_the_description_reads_back() -> None:
@@ -368,13 +356,3 @@ def test_any_text_is_either_read_or_refused_with_its_path(path: str, text: str) 
         message = str(refused)
     assert message.startswith(path)
     assert all(run[0].startswith(f"{path}=") for run in runs)
-
-
-@quick
-@given(st.text(max_size=12))
-def test_any_argument_is_either_an_override_or_refused(text: str) -> None:
-    try:
-        recipe = changed(text)
-    except UserError:
-        return
-    assert isinstance(recipe, Plan)

@@ -160,16 +160,6 @@ def test_a_call_says_the_same_as_single_overrides(any_part: Any) -> None:
             assert changed in parts_within(within), call
 
 
-def test_what_is_no_setting_is_refused_with_a_likely_one(any_part: Any) -> None:
-    named = [field.name for field in fields(any_part)]
-    with pytest.raises(UserError, match=f"{any_part.__name__} has no setting 'nothing_of_the_kind'"):
-        override(any_part(), ["nothing_of_the_kind=3"])
-    for name in named:
-        if len(name) > 3:
-            with pytest.raises(UserError, match=f"Did you mean '{name}'"):
-                override(any_part(), [f"{name}{name[-1]}=3"])
-
-
 def number_values(bounds: Bounds, step: Callable[[float, float], float]) -> Iterator[tuple[float, bool]]:
     """Numbers at and just outside of each bound, with whether they are allowed."""
     for bound, is_inclusive, inward in (

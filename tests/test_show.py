@@ -101,12 +101,6 @@ def test_a_name_of_several_things_shows_each(capsys: pytest.CaptureFixture[str])
     assert "use: numerate data fetch gsm8k" in told
 
 
-def test_a_preset_shows_its_own_values_and_the_recipes_with_it_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    told = shown("svamp", capsys)
-    assert "extra_tests=[svamp]" in told
-    assert "gsm8k_t5_ntl_was" not in told
-
-
 def test_parts_of_a_users_file_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import io
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -119,18 +118,6 @@ def test_no_line_is_wider_than_a_terminal_of_80_columns(
     lines = screen.getvalue().splitlines()
     assert lines
     assert [line for line in lines if len(line) > 80] == []
-
-
-def test_an_example_in_a_narrow_terminal_is_one_that_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "50")
-    screen = Screen()
-    monkeypatch.setattr(sys, "stdout", screen)
-    with pytest.raises(SystemExit):
-        main(["generate", "--help"])
-    examples = screen.getvalue().partition("examples:\n")[2].replace("\\\n", "")
-    commands = [shlex.split(line) for line in examples.splitlines() if line.startswith("  numerate")]
-    row = [line.partition("   (")[0] for line in COMMANDS["generate"].examples.splitlines()]
-    assert commands == [shlex.split(line) for line in row if line.startswith("numerate")]
 
 
 def test_prose_is_wrapped_on_a_terminal_alone_and_tables_and_commands_never(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ import pytest
 from newcomers import forget_parts_of_users
 from numerate import catalogue
 from numerate.config import (
-    add_packaged_part,
     add_packaged_parts,
     format_value,
     from_tree,
@@ -37,7 +36,6 @@ from numerate.config import (
 )
 from numerate.config.approvals import approve
 from numerate.errors import UserError
-from numerate.recipes.naming import load_recipe
 from numerate.training.run_folder import RunFolder
 
 
@@ -249,21 +247,6 @@ def test_a_class_that_nothing_could_find_again_is_not_saved() -> None:
 
     with pytest.raises(UserError, match=r"Inner must be defined at the top level of its module"):
         to_tree(Maker(blend=Inner()))
-
-
-def test_an_imported_file_of_the_same_name_that_is_gone_is_no_obstacle(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "other").mkdir()
-    gone = written(folder / "other")
-    module = load_user_object(f"{gone}:Bitter").__module__
-    monkeypatch.setattr(user_parts, "_files", {})
-    gone.unlink()
-    written(folder, more="# another\n")
-    del catalogue._user_classes["Blend"]["Bitter"]
-    tree = to_tree(override(Maker(), ["blend=my.py:Bitter"]))
-    assert module in sys.modules
-    assert to_tree(from_tree(tree)) == tree
 
 
 # What identifies a file -----------------------------------------------------------------------------------------------
@@ -505,23 +488,3 @@ def test_parts_recipes_and_studies_of_a_package_are_listed_though_others_of_it_c
     assert kinds["Blend"]["Bitter"] == "acme.mixers"
     assert (kinds["Recipe"], kinds["Study"]) == ({"bitter_sums": "acme.mixers"}, {"bitter_study": "acme.mixers"})
     assert catalogue.part_summary("Recipe", "bitter_sums") == "Sums, bitterly."
-
-
-def test_one_declared_name_is_looked_up_without_the_others(acme: Path) -> None:
-    assert load_recipe("bitter-sums").title == "bitter_sums"
-    for name in ("Bitter", "nothing"):
-        add_packaged_part(name)  # without a warning of those that cannot be loaded
-    kinds = catalogue.parts_by_kind()
-    assert kinds["Recipe"] == {"bitter_sums": "acme.mixers"}
-    assert kinds["Blend"]["Bitter"] == "acme.mixers"
-
-
-def test_a_declared_recipe_with_the_name_of_another_is_left_out_with_a_warning(acme: Path) -> None:
-    def bitter_sums() -> None:
-        """Another."""
-
-    catalogue.register("Recipe", bitter_sums)
-    message = r"acme\.mixers:bitter_sums: a Recipe named 'bitter_sums' already exists; rename this function"
-    with pytest.warns(UserWarning, match=r"acme\.gone"), pytest.warns(UserWarning, match=message):
-        add_packaged_parts()
-    assert catalogue.part_summary("Recipe", "bitter_sums") == "Another."

@@ -334,15 +334,6 @@ def test_the_card_has_metadata_results_with_intervals_and_what_it_takes_to_run_i
     assert "@inproceedings{mcleish2024transformers," in card
 
 
-def test_the_card_of_a_run_without_results_or_licence_says_so() -> None:
-    export(run_of(recipe_of()), "exported")
-    card = Path("exported/README.md").read_text()
-    assert "license" not in card
-    assert "tokenizer = AutoTokenizer.from_pretrained(folder)\n" in card
-    assert "AutoTokenizer" not in export(run_of(recipe_of()), "bare", tokenizer=False).joinpath("README.md").read_text()
-    assert "Nothing has been evaluated yet." in card
-
-
 def test_what_cannot_be_exported_is_refused_with_the_reason_and_nothing_is_left() -> None:
     from numerate.integrations.hf_tokenizers import to_fast_tokenizer
 

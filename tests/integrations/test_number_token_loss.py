@@ -1,6 +1,5 @@
 """Promises of the loss for anybody's loop: what it adds up, what it divides by, what it refuses."""
 
-import json
 import math
 import subprocess
 import sys
@@ -55,19 +54,6 @@ def test_the_loss_is_cross_entropy_and_three_tenths_of_the_wasserstein_distance(
     assert alone(logits, labels).item() == pytest.approx(total / count, rel=1e-12)
     every = NumberTokenLoss(DIGITS, weight=1, cross_entropy=False, mean_over="labels")
     assert every(logits, labels).item() == pytest.approx(total / int((labels != -100).sum()), rel=1e-12)
-
-
-def test_the_published_totals_are_met(shared: Path) -> None:
-    cases = json.loads((shared / "cases" / "number_token_loss.json").read_text())["cases"]
-    [case] = [case for case in cases if case["name"] == "repo_total_losses"]
-    vocabulary = case["vocab"]
-    values = {i: float(token) for i, token in enumerate(vocabulary) if token.isascii() and token.isdigit()}
-    logits, labels = torch.tensor(case["logits"], dtype=torch.float64), torch.tensor(case["labels"])
-    expected = case["expected"]
-    assert NumberTokenLoss(values)(logits, labels).item() == pytest.approx(expected["ce_plus_0p3_was"], rel=1e-9)
-    assert NumberTokenLoss(values, loss_function="mse")(logits, labels).item() == pytest.approx(
-        expected["ce_plus_0p3_mse"], rel=1e-9
-    )
 
 
 @pytest.mark.parametrize("cut", [slice(None), slice(0, 2)])
@@ -176,6 +162,7 @@ def test_logits_that_are_not_finite_are_named_when_requested() -> None:
         ({"shift": None}, "shift: .*not None"),
         ({"squash_factor": 0.5}, "squash_factor: .*not 0.5"),
         ({"gaussian_sigma": -1.0}, "gaussian_sigma: .*not -1.0"),
+        ({"loss_function": "mse", "squash_factor": 2.0}, "squash_factor: must be null for loss_function=mse"),
     ],
 )
 def test_settings_without_sense_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -317,36 +304,6 @@ def test_a_number_term_above_cross_entropy_warns_once_with_both_values_and_the_r
     ]
     assert "squash" not in trained(NumberTokenLoss(DIGITS, loss_function="mse", weight=3), 10)[0]
     assert trained(NumberTokenLoss(DIGITS), 12) == [], "below cross-entropy"
-
-
-@pytest.mark.parametrize(
-    ("split", "settings", "term", "share"),
-    [
-        (True, {}, 0.97, 8.5),
-        (False, {"which": "numbers", "squash_factor": 20.0}, 0.58, 5.3),
-        (False, {"which": "numbers"}, 164, 94),
-    ],
-)
-@pytest.mark.slow
-def test_the_shares_of_the_page_on_trainers_are_measured(
-    shared: Path, split: bool, settings: Any, term: float, share: float
-) -> None:
-    transformers = pytest.importorskip("transformers", reason="the extra finetune")
-    from tokenizers.pre_tokenizers import Digits, Sequence
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(shared / "data" / "tokenizers" / "t5-small"))
-    pieces = tokenizer.backend_tokenizer
-    if split:
-        pieces.pre_tokenizer = Sequence([pieces.pre_tokenizer, Digits(individual_digits=True)])
-    loss = NumberTokenLoss.from_tokenizer(tokenizer, sample=["12 + 30 = 42"], **settings)
-    sums = [str(a + b) for a in range(4, 60, 3) for b in range(7, 400, 41)]
-    labels = tokenizer(sums, return_tensors="pt", padding=True)["input_ids"]
-    labels[labels == tokenizer.pad_token_id] = -100
-    terms = loss.loss_terms(torch.zeros(1, 1, 32128).expand(*labels.shape, -1), labels)
-    entropy, number = terms["cross_entropy"].item(), 0.3 * terms["number"].item()
-    assert entropy == pytest.approx(10.38, abs=0.005)
-    assert number == pytest.approx(term, rel=0.01)
-    assert 100 * number / (entropy + number) == pytest.approx(share, rel=0.01)
 
 
 # Whole numbers, places and quantities ---------------------------------------------------------------------------------

@@ -13,16 +13,13 @@ from typing import Any
 import pytest
 
 from numerate.errors import UserError
-from numerate.integrations import trackers
 from numerate.integrations.trackers import (
     Tracker,
     Trackers,
     TrackerSettings,
-    flatten,
     make_trackers,
     run_id,
     run_name,
-    scalar_metrics,
 )
 from numerate.runs.trial import dry_run
 from numerate.training.recipe import Recipe
@@ -135,37 +132,6 @@ def test_a_tracker_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     assert len(warnings) == 1
 
 
-def test_a_tracker_that_does_not_keep_up_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trackers, "_MAX_QUEUE_SIZE", 10)
-    bad, warnings = Recording("start"), []
-    active = Trackers({"bad": bad}, warnings.append)
-    active.start(HEAD, tmp_path)
-    for _ in range(30):
-        active.log_record(METRICS)
-    active.finish()
-    bad.hanging.set()
-    assert len(warnings) == 1
-    assert "cannot keep up" in warnings[0]
-
-
-def test_a_picture_that_is_not_there_drops_the_tracker_and_not_the_run(tmp_path: Path) -> None:
-    warnings: list[str] = []
-    active = Trackers({"recording": Recording()}, warnings.append)
-    active.log_figure("map", tmp_path / "missing.png")
-    active.finish()
-    assert len(warnings) == 1
-    assert "missing.png" in warnings[0]
-
-
-def test_without_trackers_nothing_is_started(tmp_path: Path) -> None:
-    before = threading.active_count()
-    for names in ("", (), []):
-        active = make_trackers(names)
-        active.start(HEAD, tmp_path)
-        assert threading.active_count() == before
-        active.finish()
-
-
 def test_an_unknown_tracker_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UserError, match=r"wandb, tensorboard, trackio, not 'wandbb'. Did you mean 'wandb'"):
         make_trackers("tensorboard,wandbb")
@@ -208,15 +174,6 @@ def test_a_run_keeps_its_key_in_a_tracker_and_another_folder_has_another() -> No
     assert run_id(again) == run_id(HEAD) != run_id(other)
     assert run_name(HEAD, Path("runs/addition/3f2a9c01b7de")) == "addition-3f2a9c"
     assert run_name({**HEAD, "name": "mine"}, Path("runs/a/b")) == "mine"
-
-
-def test_settings_and_records_become_flat() -> None:
-    assert flatten({"model": {"hidden_size": 64, "positions": [{"base": 2}], "sizes": [1, 2]}}) == {
-        "model.hidden_size": 64,
-        "model.positions.0.base": 2,
-        "model.sizes": [1, 2],
-    }
-    assert scalar_metrics({"step": 1, "loss": None, "padding": 0}) == {"train/padding": 0.0}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

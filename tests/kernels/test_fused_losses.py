@@ -227,11 +227,6 @@ def test_under_autocast_products_are_in_bf16_and_the_softmax_in_float32() -> Non
         assert float((own - plain).norm() / plain.norm()) < 1e-2
 
 
-def test_labels_of_any_whole_type_will_do() -> None:
-    form = from_logits()
-    assert_same(form.fused(*form.inputs, labels().int()), form.fused(*form.inputs, labels()))
-
-
 # Derivatives ----------------------------------------------------------------------------------------------------------
 
 
@@ -261,12 +256,6 @@ def test_what_is_frozen_has_no_gradient_and_without_gradients_none_is_made(name:
     assert not form.fused(hidden.detach(), weight.detach(), labels())[0].requires_grad
     with torch.no_grad():
         assert_same(form.fused(hidden, weight, labels()), form.plain(hidden, weight, labels()))
-
-
-def test_torch_func_has_the_same_gradient() -> None:
-    form = from_logits()
-    found = torch.func.grad(lambda z: sum(form.fused(z, labels())))(form.inputs[0].detach())
-    assert_same(found, torch.autograd.grad(sum(form.fused(*form.inputs, labels())), form.inputs)[0])  # type: ignore[arg-type]
 
 
 COMPILED = """

@@ -215,34 +215,3 @@ def test_a_table_of_a_vocabulary_has_its_digits_or_all_its_numbers() -> None:
 def test_a_table_that_cannot_be_is_refused(values: dict[int, float], says: str) -> None:
     with pytest.raises(UserError, match=says):
         NumberTokenTable.from_values(values, 8)
-
-
-def test_labels_and_logits_that_do_not_fit_are_refused() -> None:
-    logits, labels, table = drawn()
-    with pytest.raises(UserError, match="21 wide, but token 21 has a value"):
-        number_loss(logits[..., :21], labels.clamp(max=20), table)
-    for wrong in (24, -3):
-        labels[2, 2] = wrong
-        with pytest.raises(UserError, match=f"labels: {wrong} is outside the vocabulary; 0 to 23"):
-            number_loss(logits, labels, table)
-
-
-def test_a_vocabulary_that_is_padded_is_none_the_less_right() -> None:
-    logits, labels, _ = drawn()
-    narrow = NumberTokenTable.from_values(UNEVEN, 22)
-    wide = torch.cat([logits, torch.zeros(3, 7, 5, dtype=logits.dtype)], -1)
-    torch.testing.assert_close(number_loss(wide, labels, narrow), number_loss(logits, labels, narrow))
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"squash_factor": 1.0}, "squash_factor: must be above 1 and finite, not 1.0"),
-        ({"loss_function": "mse", "squash_factor": 2.0}, "squash_factor: must be null for loss_function=mse"),
-        ({"gaussian_sigma": -1.0}, "gaussian_sigma: must be at least 0 and finite, not -1.0"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], says: str) -> None:
-    logits, labels, table = drawn()
-    with pytest.raises(UserError, match=says):
-        number_loss(logits, labels, table, **settings)

@@ -296,11 +296,6 @@ def test_frozen_symbols_do_not_learn_and_their_templates_do(
     assert set(fixed) <= set(lost)
 
 
-def test_swiglu_s_hidden_width_is_cut_not_rounded() -> None:
-    widths = [FeedForward("swiglu", 8 / 3, rounding=how).resolve_intermediate_size(64) for how in ("nearest", "down")]  # type: ignore[arg-type]
-    assert [*widths, FeedForward(intermediate_size=7).resolve_intermediate_size(64)] == [171, 170, 7]
-
-
 def test_gelu_has_its_approximation_by_a_hyperbolic_tangent() -> None:
     part = FeedForward("gelu", intermediate_size=8, gelu_approximate="tanh").build(8)
     x = torch.linspace(-3, 3, 8)[None, None]

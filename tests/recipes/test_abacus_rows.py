@@ -7,9 +7,7 @@ import pytest
 import torch
 
 import numerate
-from numerate.batch import StepContext
-from numerate.config import Span, override
-from numerate.evaluation.evaluation_data import EvaluationData
+from numerate.config import Span
 from numerate.models.backbone import Loop, Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
@@ -163,23 +161,6 @@ def test_tasks_are_the_published_ones() -> None:
         assert made(name).tokenizer.number_format == Digits(digit_order="reversed")  # type: ignore[attr-defined]
     objective: Any = made("multiplication_abacus").objective
     assert (objective.throttle, objective.loss.mean_over, objective.alpha) == ("described", "examples", 1.0)
-
-
-def test_input_injection_comes_before_every_layer_and_noise_before_the_first() -> None:
-    """Of 16x1+II: with layers that do nothing, what comes out is (noise + 16 times the input)."""
-    recipe = small(made("addition_ff_ii_nope"))
-    recipe = override(recipe, ["model.backbone.num_layers=16"])
-    model: Any = recipe.model.build(recipe.tokenizer.build_vocabulary(recipe.task), 0)
-    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
-    tokens = model.assign_positions(
-        exam.batch(recipe.task.at_cell(digits=3).examples("test", 0, 0, 2)).tokens, StepContext.for_evaluation()
-    )
-    for block in model.backbone.blocks:
-        block.forward = lambda x, context, target_positions=None: x
-    x, context = model._embed(tokens)
-    left = (model.backbone(x, context) - 16 * x).detach()
-    assert 0.015 < float(left.std()) < 0.025
-    assert torch.allclose(left[0], left[1], atol=1e-4), "the noise is a function of the place alone"
 
 
 def test_the_debug_preset_keeps_large_models_tiny() -> None:

@@ -211,21 +211,6 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], message: str)
         settings.pop("task", Counting)(**settings)
 
 
-def test_streams_that_are_not_refused_are_drawn_for_every_split() -> None:
-    for task in (
-        RaspCounting(),
-        RaspCounting(count=130),
-        RaspCounting(sequence_length=8),
-        RaspCounting(max_number=2, count=2),
-    ):
-        for split in ("train", "test", "validation"):
-            assert len(task.examples(split, 0, 0, 50)) == 50
-    assert RaspCounting().at_cell(count=155).all_questions() is not None, "a cell is one block and no stream"
-    assert RaspCounting(count=Span(100, 154)).ood_validation_task() is None
-    large = RaspCounting(max_number=10_000)
-    assert large.examples("train", 0, 0, 1).symbols.shape == (1, 255)
-
-
 @pytest.mark.parametrize(
     ("task", "texts"),
     [

@@ -36,16 +36,6 @@ def test_a_vocabulary_is_trained_and_texts_are_written_with_it(
     assert corpus.num_documents == len(STORIES)
 
 
-def test_a_vocabulary_without_a_place_comes_to_the_users_data(
-    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "data"))
-    (tmp_path / "data" / "mine").mkdir(parents=True)
-    texts.rename(tmp_path / "data" / "mine" / "a.txt")
-    assert main(["tokens", "train_vocabulary", "mine", "size=300"]) == 0
-    assert load_tokenizer("tok300").size == 300
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [

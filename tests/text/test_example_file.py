@@ -111,15 +111,6 @@ def test_all_else_is_text_and_comes_out_as_it_went_in(rows: list[str], tmp_path:
     assert set(task.alphabet()) == set("".join(rows))
 
 
-def test_text_of_sums_asks_what_the_sums_ask() -> None:
-    tokenizer = Characters()
-    one, other = (ExampleFile(path=str(SUMS), digit_order=order) for order in ("auto", "text"))  # type: ignore[arg-type]
-    vocabulary = tokenizer.build_vocabulary(one)
-    first, second = (tokenizer.encode_examples(task.questions(np.arange(96)), vocabulary) for task in (one, other))
-    assert np.array_equal(first.ids, second.ids)
-    assert np.array_equal(first.target_mask, second.target_mask)
-
-
 def test_the_place_of_a_row_depends_on_nothing_but_seed_split_and_index() -> None:
     task = ExampleFile(path=str(SUMS))
     whole = task.examples("train", 5, 0, 300)
@@ -203,12 +194,6 @@ def test_evaluation_on_another_file_leaves_out_training_rows(large: ExampleFile,
     assert questions is not None
     assert sorted("".join(format_question(questions, row)) for row in range(len(questions))) == sorted(unseen)
     assert [*task.at_cell(first_digits=5, second_digits=1).all_questions("test").metadata["first_digits"]] == [5]  # type: ignore[union-attr]
-
-
-def test_a_small_file_is_seen_as_a_whole_by_every_split() -> None:
-    task = ExampleFile(path=str(SUMS))
-    assert not task.is_held_out("test")
-    assert len(set(task.examples("test", 0, 0, 96).hashes().tolist())) > 70
 
 
 def test_cells_of_a_grid_are_the_rows_of_these_sizes() -> None:

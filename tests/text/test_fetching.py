@@ -347,21 +347,6 @@ def test_unpacking_that_was_ended_goes_on_without_fetching_again(
     assert server.requests == ["all"]
 
 
-def test_an_archive_that_somebody_put_there_is_unpacked_only_if_it_is_the_pinned_one(
-    server: Server, place: Path
-) -> None:
-    found, archive = archived(server), place / "thing" / "t.tar.gz"
-    archive.parent.mkdir(parents=True)
-    archive.write_bytes(targz(("v1.0/train-easy/a.txt", b"1 + 1\n3\n"), ("v1.0/interpolate/a.txt", b"")))
-    with pytest.raises(UserError, match=r"t\.tar\.gz: exists and is not the downloaded file; move it away"):
-        fetched(found)
-    assert left(place) == {"t.tar.gz"}
-    archive.write_bytes(TAR)
-    fetched(found)
-    assert left(place) == set(MEMBERS)
-    assert not server.requests
-
-
 def torn_size(content: bytes) -> bytes:
     """A zip that says of its members that they are small: the two sizes unpacked are 10."""
     torn = bytearray(content)
@@ -472,40 +457,6 @@ def test_a_mirror_gives_the_same_files_checked_alike(server: Server, place: Path
     assert "matches the pinned hash" in fetched(pinned(server), mirror=mirror)[0]
     assert (place / "thing/f.bin").read_bytes() == CONTENT
     assert server.requests == []
-
-
-def test_a_mirror_may_have_an_archive_or_what_is_in_it(server: Server, place: Path, tmp_path: Path) -> None:
-    found, mirror = archived(server), tmp_path / "mirror" / "thing"
-    for name, content in MEMBERS.items():
-        (mirror / name).parent.mkdir(parents=True, exist_ok=True)
-        (mirror / name).write_bytes(content)
-    lines = fetched(found, mirror=mirror.parent)
-    assert left(place) == set(MEMBERS)
-    message = "500.0 kB, 3 files that may be others than those of the archive"
-    assert lines == [f"{place}/thing/train-easy, interpolate: {message}"], "the archive itself was not taken"
-    (place / "thing/train-easy/a.txt").write_bytes(b"cut")
-    (mirror / "t.tar.gz").write_bytes(TAR)
-    fetched(found, mirror=mirror.parent)
-    assert (place / "thing/train-easy/a.txt").read_bytes() == MEMBERS["train-easy/a.txt"]
-
-
-def test_a_mirror_need_not_have_the_text_of_the_licence(server: Server, place: Path, tmp_path: Path) -> None:
-    server.files |= {"/f": CONTENT, "/l": b"Do as you like."}
-    licence = RemoteFile("LICENSE", f"{server.address}/l", 15, hashlib.sha256(b"Do as you like.").hexdigest())
-    found = of(licence, RemoteFile("f.bin", f"{server.address}/f", len(CONTENT), SHA256))
-    mirror = tmp_path / "mirror"
-    (mirror / "thing").mkdir(parents=True)
-    (mirror / "thing/f.bin").write_bytes(CONTENT)
-    lines = fetched(found, mirror=mirror)
-    assert lines[0] == f"{mirror}/thing has no LICENSE; {server.address}/l is its text"
-    assert left(place) == {"f.bin"}
-    assert fetching.is_fetched(found)
-    fetched(found)
-    assert left(place) == {"f.bin", "LICENSE"}, "the next one from the network gets it"
-    (place / "thing/LICENSE").unlink()
-    (mirror / "thing/LICENSE").write_bytes(b"Something else.")
-    with pytest.raises(OperationalError, match="the pinned one is"):
-        fetched(found, mirror=mirror)
 
 
 # The command ---------------------------------------------------------------------------------------------------------

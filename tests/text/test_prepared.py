@@ -12,10 +12,9 @@ import pytest
 from numerate import catalogue
 from numerate.cli import main
 from numerate.errors import UserError
-from numerate.text.data import documents, prepared
+from numerate.text.data import documents
 from numerate.text.data.documents import SEPARATOR, FileSpan, detect_file_span
 from numerate.text.data.prepared import prepare, prepare_texts
-from numerate.text.data.vocabularies import save_tokenizer
 from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 
@@ -84,18 +83,6 @@ def test_texts_are_read_where_they_are_from_several_files_of_any_form(tmp_path: 
     assert [source["file"] for source in head["sources"]] == ["a.txt", "b.jsonl"]
 
 
-def test_a_text_that_changes_meanwhile_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = written(tmp_path / "all.txt", STORIES)
-
-    def changed(*given: object) -> None:
-        written(tmp_path / "all.txt", [story.upper() for story in STORIES])
-        save_tokenizer(*given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(prepared, "save_tokenizer", changed)
-    with pytest.raises(UserError, match=r"all\.txt: changed while it was read"):
-        prepare_texts(texts, tmp_path / "a", tokenizer=CHARACTER_TOKENIZER, processes=1)
-
-
 PLAY = "\n\n".join(
     f"{who}:\nWhat {verb} you, my {noun}? The {noun} of caf\u00e9 {n} {verb}s no more."
     for n, (who, verb, noun) in enumerate(
@@ -128,20 +115,6 @@ def test_a_text_without_separators_is_divided_by_position_trained_on_and_continu
     assert "ROMEO:" in capsys.readouterr().out
 
 
-def test_documents_too_few_to_hold_one_out_are_each_divided_by_position(tmp_path: Path) -> None:
-    made = prepare_texts(
-        written(tmp_path / "two.txt", [PLAY, PLAY.upper()]),
-        tmp_path / "two",
-        tokenizer=CHARACTER_TOKENIZER,
-        validation_fraction=0.2,
-    )
-    assert made.validation is not None
-    assert made.is_split_by_position
-    cut = round(0.8 * len(PLAY))
-    assert read(made.train, made.tokenizer) == {PLAY[:cut].strip(), PLAY[:cut].upper().strip()}
-    assert read(made.validation, made.tokenizer) == {PLAY[cut:].strip(), PLAY[cut:].upper().strip()}
-
-
 def test_a_text_of_any_size_is_divided_by_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "MAX_DOCUMENT_SIZE", 1000)
     monkeypatch.setattr(documents, "_CHUNK_BYTES", 300)
@@ -156,20 +129,6 @@ def test_a_text_of_any_size_is_divided_by_position(tmp_path: Path, monkeypatch: 
     assert len(end) == pytest.approx(0.1 * len(whole), rel=0.02)
     assert sorted("".join("".join(train).split())) == sorted(whole[: -len(end)])
     assert sorted(end) == sorted(whole[-len(end) :]), "the end of the whole text"
-
-
-def test_a_long_document_among_others_stays_in_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "MAX_DOCUMENT_SIZE", 1000)
-    monkeypatch.setattr(documents, "_CHUNK_BYTES", 300)
-    for number in range(4):
-        texts = written(tmp_path / "all.txt", [*STORIES, f"{number}\n{PLAY}"])
-        made = prepare_texts(
-            texts, tmp_path / f"{number}", tokenizer=CHARACTER_TOKENIZER, validation_fraction=0.5, processes=1
-        )
-        assert made.validation is not None
-        assert not made.is_split_by_position
-        parts = (read(made.train, made.tokenizer), read(made.validation, made.tokenizer))
-        assert sorted("of caf\u00e9" in "".join(part) for part in parts) == [False, True]
 
 
 def test_a_vocabulary_has_as_many_pieces_as_a_short_text_gives_or_is_refused_with_the_number(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Promises of tokens that are kept: they are those of the texts, made once, and never half."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from numerate.errors import OperationalError, UserError
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.texts import TextSource
 from numerate.text.tasks import columns
@@ -163,16 +161,6 @@ def test_what_a_killed_process_has_done_is_kept_if_it_is_whole(
     assert not [*folder.glob(".*.partial")]
 
 
-def test_nothing_is_left_of_questions_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Sums, rows: NDArray[np.int64]) -> list[Example]:
-        raise UserError("sums.txt, line 3: is not valid JSON")
-
-    monkeypatch.setattr(Sums, "read_examples", broken)
-    with pytest.raises(UserError, match="line 3"):
-        tokenize_texts(Sums(), spelled().fast_tokenizer)
-    assert not [path for path in folder.iterdir() if path.is_dir()]
-
-
 def made() -> tuple[int, int]:
     """What another process has and reads: how many rows there are in the end, and how many texts it took for them."""
     kept.MAX_IN_MEMORY = 10
@@ -187,18 +175,3 @@ def test_several_processes_make_it_once(folder: Path) -> None:
     assert sorted(int(read) for _, read in outputs) == [0, COUNT]
     assert [int(rows) for rows, _ in outputs] == [COUNT, COUNT]
     assert only(folder).is_dir()
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("NUMERATE_CACHE", str(tmp_path / "file"))
-    with pytest.raises(OperationalError, match="NUMERATE_CACHE names another folder"):
-        tokenize_texts(Sums(), spelled().fast_tokenizer)
-
-
-def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NUMERATE_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert kept.tokenized_folder() == Path("/somewhere/numerate/tokenised")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert kept.tokenized_folder() == Path(os.path.expanduser("~/.cache/numerate/tokenised"))

@@ -95,16 +95,6 @@ def test_what_is_no_question_with_an_answer_is_refused_and_nothing_is_left(
     assert not list(tmp_path.iterdir())
 
 
-def test_several_processes_may_begin_at_once(tmp_path: Path) -> None:
-    def slow() -> Iterator[tuple[str, str]]:
-        numerate.wrap_data(PAIRS, tmp_path / "sums")  # by another process, meanwhile
-        yield from PAIRS
-
-    task = numerate.wrap_data(slow(), tmp_path / "sums")
-    assert len(whole(task, "train")) == 96
-    assert [path.name for path in tmp_path.iterdir()] == ["sums"]
-
-
 def test_two_answers_to_one_question_are_warned_of(tmp_path: Path) -> None:
     message = r"^data: items 1 and 121 of train have different answers to '0\+0=': '0' and '1'; no model can be"
     with pytest.warns(UserWarning, match=message):

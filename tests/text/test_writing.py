@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from numerate.config import Span, from_tree
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
 from numerate.tasks.task import Task
@@ -100,11 +100,6 @@ def test_nothing_half_written_is_left(error: BaseException, tmp_path: Path) -> N
     with pytest.raises((KeyboardInterrupt, OperationalError)):
         write_rows(source(), tmp_path / "rows", on_progress=on_progress)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_impossible_sources_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="split: must be set unless the task is a file"):
-        source(split=None)
 
 
 def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
