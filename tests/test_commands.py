@@ -250,11 +250,9 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("show Learned(max_position_embeddings=0)", ("Learned.max_position_embeddings: must be 1 or more, not 0",)),
     ("run quickstart engine=rya", ("engine", "'rya'", "Did you mean 'Ray'?")),
     ("train addition_abacus device=gpu", ("device", "'gpu'", "cuda (a GPU")),
-    ("train addition_abacus trackers=[wnadb]", ("wnadb", "Did you mean 'wandb'?")),
     ("train addition_abacus wandb=true", ("has no setting 'wandb'", "Did you mean 'trackers=wandb'?")),
     ("train quickstart", ("is a study", "numerate run quickstart")),
     ("train addition_abacus preset=fast", ("preset", "debug")),
-    ("sample Arithmetic split=tset", ("split", "'tset'", "Did you mean 'test'?")),
     ("list --parts nowhere.py", ("nowhere.py", "there is no such file")),
     ("train addition_abacus init_from=nothing --dry-run", ("init_from: no run in runs", "'nothing'")),
     ("train addition_abacus addition_rotary", ("'addition_rotary'", "the recipe is addition_abacus already")),
@@ -267,9 +265,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("finetune hf:folder", ("task: must be set", "numerate finetune hf:folder task=gsm8k")),
     ("search addition_abacus lr=1e-4:1e-2", ("nothing to search over", "log(1e-4,1e-2)")),
     # values
-    ("train addition_abacus model.mixer.num_heads=3", ("model.mixer.num_heads", "128", "4")),
     ("train addition_abacus model.hidden_size=130", ("hidden_size=130, not 4", "heads")),
-    ("train addition_abacus task.digits=0:3", ("task.digits", "from 1 to")),
     (
         "train addition_abacus model.positions.0.max_position_embeddings=4",
         ("model.positions.0", "max_position_embeddings="),
@@ -285,27 +281,22 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("train addition_abacus seed=1:3", ("seed: must be an integer", "several values are seed=1,3")),
     ("train addition_abacus training.steps=1,000", ("'1,000' is read as several values; one number is 1000",)),
     ("train addition_abacus training.steps=\u22125", ("training.steps: must be from 0", "not -5")),
-    ("run quickstart workers=0", ("workers", "1 or more")),
     # what is missing or left over
     ("show", ("numerate show addition_abacus",)),
     ("status", ("the study is missing", "numerate status quickstart")),
     ("status quickstart", ("no study in runs", "numerate run quickstart")),
-    ("status quickstart again=true", ("'again=true'", "watch=")),
     ("train model.hidden_size=64", ("numerate train addition_abacus",)),
     ("evaluate", ("numerate evaluate latest",)),
     ("evaluate latest", ("there is no run here yet", "numerate train")),
     ("report nothing", ("'nothing'",)),
-    ("list runs everywhere", ("'everywhere'", "runs_dir=")),
     ("ask latest", ("question",)),
     ("train addition_abacus --dryrun", ("--dryrun", "Did you mean '--dry-run'?")),
     ("train addition_abacus dry_run=perhaps", ("--dry-run: must be true or false, not 'perhaps'",)),
-    ("data fetch --list", ("'--list'", "There are: --from")),
     (
         "train addition_abacus training=5",
         ("training: must be Training, or Training(steps=...) with settings, not '5'",),
     ),
     ("train addition_abacus --steps 5", ("'--steps'", "without dashes, such as steps=..")),
-    ("train --steps=5 addition_abacus", ("'--steps=5'", "without dashes, such as steps=5")),
 ]
 
 
@@ -320,9 +311,6 @@ def test_wrong_input_is_reported_in_a_line_or_two_and_nothing_is_written(
 BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
     ("evaluate RUN grid=1:100x1:100", ("grid", "1:100x1:100", "64 positions", "max_position_embeddings=")),
     ("evaluate RUN grid=1:2x1:2x1:2", ("grid", "first_digits, second_digits")),
-    ("evaluate RUN grid=0:2x1:2", ("first_digits",)),
-    ("maps RUN 1+2= layer=first", ("layer: must be an integer, not 'first'",)),
-    ("evaluate RUN count=0", ("count",)),
     ("evaluate RUN gird=1:2", ("gird=1:2", "Did you mean 'grid'?")),
     ("evaluate RUN limit=5", ("limit=5", "Did you mean 'count'?")),
     ("evaluate RUN batch_size=5", ("batch_size is a setting of training (training.batch_size)",)),
@@ -336,7 +324,6 @@ BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
     ("evaluate RUN task.digits=1:9", ("task.digits", "below model.")),
     ("evaluate RUN model.mixer.logit_scael=2", ("Did you mean 'logit_scale'?",)),
     ("plot gird RUN", ("'gird'", "Did you mean 'grid'?")),
-    ("plot grid RUN out=a.jpg", ("a.jpg", "png, svg, pdf")),
     ("plot grid RUN out=", ("out", "grid.png")),
     ("plot grid RUN checkpoint=7", ("checkpoint", "must be final or best")),
     ("plot", ("the kind is missing", "numerate plot grid latest")),

@@ -189,33 +189,11 @@ def test_the_commands_beside_an_example_train_with_it(
     part = "QuestionFiles" if name == "my_data.py" else f"{name}:{KINDS[name][1]}"
     assert any(f"kind: {part}" in head.read_text() for head in trained) or name in ("my_verifier.py", "my_column.py")
     if name == "my_column.py":
+        assert "right_length: answers as long as the correct one" in capsys.readouterr().out
         cells = numerate.cells(trained[0].parent)
+        assert "right_length, %" in numerate.load(trained[0].parent).report().read_text()
         assert cells["score.right_length"].between(0, 1).all()
         assert set(numerate.summary(cells, by=["seed"], metric="score.right_length")["seeds"]) == {1}
-
-
-@pytest.mark.slow
-def test_the_verifier_on_the_page_is_in_records_tables_and_the_report(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe = "my_verifier.py:recipe"
-    assert (
-        main(["run", recipe, "seeds=1", "preset=debug", "evaluation.grid=3:4", "evaluation.examples_per_cell=20"]) == 0
-    )
-    (run,) = (numerate.load(head.parent) for head in folder.glob("runs/*/*/recipe.yaml"))
-    results = run.evaluate("3:4", count=20, predictions=True)
-    assert all(record["kind"] == "Verified" for record in results)
-    lines = run.folder.records("predictions.jsonl")
-    assert sum(line["scores"]["verified"] for line in lines) == sum(one["scores"]["verified"] for one in results)
-    assert all(line["scores"]["verified"] == 1.0 for line in lines if line["correct"])
-    (region,) = numerate.summary(results.frame, by=["region"], metric="score.verified").to_dict("records")
-    verified, low, high = (region[name] for name in ("value", "low", "high"))
-    assert 0.0 <= low <= verified <= high <= 1.0
-    assert "verified: answers that verify accepts" in str(results)
-    capsys.readouterr()
-    assert main(["results", "my_verifier-recipe-debug"]) == 0
-    assert "verified" in capsys.readouterr().out
-    assert "verified, %" in (run.path / "report.html").read_text()
 
 
 def test_the_figure_and_the_table_on_the_page_are_made_of_the_cells_of_a_study(

@@ -367,19 +367,6 @@ def test_what_is_kept_for_the_gradient_does_not_grow(monkeypatch: pytest.MonkeyP
     assert max(kept_numbers(fast, *given)) == 2 * 6 * 4 * 64 // selective.SAVE_INTERVAL
 
 
-@pytest.mark.parametrize(("rows", "expected"), [(1, 4), (40, 1)])
-def test_rows_are_cut_into_chunks_only_where_there_is_little_to_do(
-    rows: int, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chunks: list[int] = []
-    cut = selective._split_chunks
-    monkeypatch.setattr(selective, "_split_chunks", lambda x, count: (chunks.append(count), cut(x, count))[1])
-    monkeypatch.setitem(selective.MIN_ELEMENTS, "cpu", 8 * 6 * 4)
-    fast, _, given = selective_forms(16, False, rows)
-    fast(*given)
-    assert set(chunks) == {expected}
-
-
 # What goes before and behind -----------------------------------------------------------------------------------------
 
 

@@ -255,9 +255,3 @@ def test_published_it_agrees_with_ntloss(joined: bool) -> None:
         torch.testing.assert_close(
             torch.autograd.grad(found, logits), torch.autograd.grad(expected, logits), rtol=1e-3, atol=1e-5
         )
-
-
-def test_a_vocabulary_of_digits_with_powers_counts_whole_numbers() -> None:
-    plain = Vocabulary.with_digits(["-", ".", "+"])
-    assert NumberNotation.from_vocabulary(plain) == NumberNotation(minus_ids=(14,), point_ids=(15,))
-    assert plain.token_kinds[4] == DIGIT

@@ -4,7 +4,6 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 import pytest
@@ -167,12 +166,3 @@ def test_its_settings_are_those_of_the_function(vocabulary: Any) -> None:
 def test_what_cannot_be_built_again_is_refused(build: Any, message: str) -> None:
     with pytest.raises(UserError, match=f"^{message}$"):
         numerate.wrap_model(build)
-
-
-def test_a_model_of_a_notebook_is_refused_before_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = ModuleType("__main__")
-    monkeypatch.setitem(sys.modules, "__main__", session)
-    exec("import numerate\n@numerate.wrap_model\ndef bigram(vocab_size): pass\n", vars(session))
-    with pytest.raises(UserError, match=r"bigram: is defined in a notebook's cell .* %%writefile my\.py"):
-        train(recipe_of(session.bigram()), runs_dir=tmp_path, quiet=True)
-    assert not list(tmp_path.iterdir())

@@ -162,11 +162,3 @@ def test_a_command_writes_them_and_overwrites_nothing(tmp_path: Path, capsys: py
 def test_a_name_that_was_not_published_is_refused_with_one_like_it() -> None:
     with pytest.raises(UserError, match="Did you mean 'counting_samesymbol_mod"):
         published.published_files("counting_samesymbol_mod12")
-
-
-def test_a_published_name_is_written_in_our_own_format_too(tmp_path: Path) -> None:
-    out = tmp_path / "rows"
-    assert main(["data", "write", "counting_samesymbol_mod10bos", f"out={out}", "count=30"]) == 0
-    first = (out / "rows.txt").read_text().splitlines()[0]
-    assert first.startswith("0 a")
-    assert first.split("\t")[1].startswith(". 1")

@@ -115,6 +115,20 @@ def test_a_text_without_separators_is_divided_by_position_trained_on_and_continu
     assert "ROMEO:" in capsys.readouterr().out
 
 
+def test_documents_too_few_to_hold_one_out_are_each_divided_by_position(tmp_path: Path) -> None:
+    made = prepare_texts(
+        written(tmp_path / "two.txt", [PLAY, PLAY.upper()]),
+        tmp_path / "two",
+        tokenizer=CHARACTER_TOKENIZER,
+        validation_fraction=0.2,
+    )
+    assert made.validation is not None
+    assert made.is_split_by_position
+    cut = round(0.8 * len(PLAY))
+    assert read(made.train, made.tokenizer) == {PLAY[:cut].strip(), PLAY[:cut].upper().strip()}
+    assert read(made.validation, made.tokenizer) == {PLAY[cut:].strip(), PLAY[cut:].upper().strip()}
+
+
 def test_a_text_of_any_size_is_divided_by_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "MAX_DOCUMENT_SIZE", 1000)
     monkeypatch.setattr(documents, "_CHUNK_BYTES", 300)
