@@ -169,7 +169,7 @@ def by_length(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | Non
         known = found[found["baseline"].notna()]
         if len(known):
             ax.plot(known["length"], known["baseline"], ":", color=GREY, linewidth=1, label="memorizing")
-        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.locator_params(axis="x", integer=True)
         lengths, trained = along["length"], along.loc[along["region"] == "in_distribution", "length"]
         if len(trained):
             ax.axvspan(trained.min() - 0.5, trained.max() + 0.5, color=SHADE, linewidth=0, zorder=0)
