@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken, TokenClassification
 from numerate.tokenizers.tokenizer import Characters
 from numerate.tokenizers.words import Words
-from numerate.training.recipe import Recipe
 from small_runs import small
 
 pytestmark = QUIET
@@ -269,48 +267,6 @@ def test_language_modeling_takes_its_stored_tokenizer_along_and_ends_where_a_doc
         import_folder("exported")
     moved = import_folder("exported", settings=["task.tokenizer=exported"])
     assert torch.equal(moved.load_model().state_dict()["embedding.weight"], model.model.embedding.weight)
-
-
-@pytest.mark.slow
-def test_what_was_fine_tuned_by_trainer_comes_back_bit_for_bit_and_starts_another_run() -> None:
-    pytest.importorskip("accelerate", reason="the extra finetune: Hugging Face's Trainer needs it")
-    run = run_of(recipe_of(name="first"))
-    model = opened(export(run, "exported"))
-    tokenizer = transformers.AutoTokenizer.from_pretrained("exported")
-    rows = [{"input_ids": (ids := tokenizer(f"{a}+2=")["input_ids"]), "labels": ids} for a in range(8)]
-    trainer = transformers.Trainer(
-        model,
-        transformers.TrainingArguments(
-            "trainer", max_steps=2, per_device_train_batch_size=4, learning_rate=0.1, report_to="none",
-            save_strategy="no", disable_tqdm=True, use_cpu=True,
-        ),
-        train_dataset=rows,
-        data_collator=transformers.DataCollatorForSeq2Seq(tokenizer),
-    )  # fmt: skip
-    trainer.train()
-    trainer.save_model("finetuned")
-    assert main(["import", "finetuned", "name=back"]) == 0
-    back = numerate.load("back")
-    tokens, _ = ids_of((9,))
-    with torch.no_grad():
-        logits = back.load_model()(tokens).logits
-        assert torch.equal(logits, model.eval()(tokens.ids).logits)
-        assert not torch.allclose(logits, run.load_model()(tokens).logits)
-    assert import_folder("finetuned").path == import_folder("finetuned", name="once more").path == back.path
-    renamed = numerate.load("once more")
-    assert (renamed.path, renamed.recipe.name) == (back.path, "once more")
-    back = import_folder("finetuned", name="back")
-    assert back.path != run.path
-    assert back.evaluate("1x1:2", count=4)
-    again = numerate.train(
-        replace(
-            recipe_of(init_from="back", task=Arithmetic(digits=2)),
-            training=replace(Recipe().training, steps=1, batch_size=4),
-            evaluation=replace(Recipe().evaluation, validation_examples=4, grid="1x1"),
-        ),
-        quiet=True,
-    )
-    assert again.folder.metadata()["began_from"].startswith(str(back.path.resolve()))
 
 
 def _changed(change: Callable[[dict[str, Any]], Any]) -> None:

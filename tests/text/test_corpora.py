@@ -1,11 +1,6 @@
 """Promises of writing corpora: every document once, the same from any number of processes, and nothing half."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -118,32 +113,6 @@ def test_what_is_whole_is_not_written_again_and_what_is_not_is(
     texts.write_text(texts.read_text().replace("cats", "dogs"))
     changed = write_corpus([texts], out, CHARACTER_TOKENIZER, processes=1, shard_bytes=700)
     assert ids(changed) == expected(characters, [story.replace("cats", "dogs") for story in STORIES])
-
-
-def test_a_killed_run_goes_on_and_its_folder_is_not_taken_for_whole(
-    tmp_path: Path, characters: PretrainedTokenizer
-) -> None:
-    folder, out = shards(tmp_path), tmp_path / "out"
-    os.mkfifo(folder / "data03.json")  # never comes to an end, so that the run is killed while it waits
-    program = f"""
-from numerate.text.data import corpora
-from numerate.text.data import documents
-corpora.detect_file_span = lambda path, field, separator: documents.FileSpan(path, "list", "story", separator, 0, 100)
-corpora.write_corpus([{str(folder)!r}], {str(out)!r}, "characters", processes=1)
-"""
-    running = subprocess.Popen([sys.executable, "-c", program])
-    try:
-        end = time.monotonic() + 60
-        while not (out / "data00.bin.head").is_file() and running.poll() is None and time.monotonic() < end:
-            time.sleep(0.02)
-    finally:
-        running.send_signal(signal.SIGKILL)
-        running.wait()
-    with pytest.raises(UserError, match="is not finished"):
-        open_corpus(out, characters)
-    (folder / "data03.json").unlink()
-    (folder / "data03.json").write_text(json.dumps([{"story": story} for story in STORIES[30:]]))
-    assert ids(write_corpus([folder], out, CHARACTER_TOKENIZER, processes=1)) == expected(characters, STORIES)
 
 
 def test_a_failing_shard_is_reported_with_its_record_and_the_others_are_kept(

@@ -324,29 +324,6 @@ def test_an_archive_is_unpacked_without_its_first_folder_and_goes(server: Server
         fetched(found)
 
 
-def test_unpacking_that_was_ended_goes_on_without_fetching_again(
-    server: Server, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = archived(server)
-    pour, poured = archives.copy_stream, []
-
-    def ended(read: Any, written: Any, name: str, *rest: Any) -> int:
-        if poured:
-            written.write(b"half")
-            raise KeyboardInterrupt
-        poured.append(name)
-        return pour(read, written, name, *rest)
-
-    monkeypatch.setattr(archives, "copy_stream", ended)
-    with pytest.raises(KeyboardInterrupt):
-        fetched(found)
-    assert "train-easy/b.txt" not in left(place)
-    monkeypatch.setattr(archives, "copy_stream", pour)
-    fetched(found)
-    assert left(place) == set(MEMBERS)
-    assert server.requests == ["all"]
-
-
 def torn_size(content: bytes) -> bytes:
     """A zip that says of its members that they are small: the two sizes unpacked are 10."""
     torn = bytearray(content)

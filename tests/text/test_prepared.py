@@ -2,8 +2,6 @@
 the commands show of text."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -152,38 +150,6 @@ def test_a_vocabulary_has_as_many_pieces_as_a_short_text_gives_or_is_refused_wit
     with pytest.raises(UserError, match=rf"too short for 600 ids; they give {made.tokenizer.size}, .*size="):
         prepare_texts(texts, tmp_path / "more", vocabulary_size=600, processes=1)
     assert not (tmp_path / "more").exists()
-
-
-def test_what_a_killed_preparation_leaves_has_no_text_and_is_removed_by_the_next(tmp_path: Path) -> None:
-    texts = written(tmp_path / "all.txt", STORIES)
-    program = f"""
-import pathlib, sys, time
-from numerate.text.data import prepared
-from numerate.text.data.documents import detect_file_span
-texts = [detect_file_span(pathlib.Path({str(texts[0].path)!r}))]
-written = prepared.write_selections
-def wait(some, out, *given, **more):
-    written(some, out, *given, **more)
-    print("ready", flush=True)
-    time.sleep(600)
-prepared.write_selections = wait
-prepared.prepare_texts(texts, pathlib.Path(sys.argv[1]), tokenizer="characters", processes=1)
-"""
-    running = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "a")], stdout=subprocess.PIPE)
-    try:
-        assert running.stdout is not None
-        assert running.stdout.readline() == b"ready\n"
-        (left,) = tmp_path.glob(".tmp-*")
-        assert not [file for file in left.rglob("*") if file.is_file() and STORIES[0].encode() in file.read_bytes()]
-        prepare_texts(texts, tmp_path / "b", tokenizer=CHARACTER_TOKENIZER, processes=1)
-        assert left.is_dir(), "one that is being written stays"
-    finally:
-        running.kill()
-        running.wait()
-        running.stdout.close()  # type: ignore[union-attr]
-    prepare_texts(texts, tmp_path / "a", tokenizer=CHARACTER_TOKENIZER, processes=1)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "all.txt", "b"]
-    assert ".tmp-" not in (tmp_path / "a" / "train" / "train.bin.head").read_text()
 
 
 def test_what_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:

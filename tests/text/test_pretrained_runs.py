@@ -17,7 +17,6 @@ from numerate.errors import UserError
 from numerate.integrations.hf_export import export
 from numerate.runs.train import train
 from numerate.runs.trial import dry_run
-from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.text.models.t5 import T5
 from numerate.training import checkpoint
 from numerate.training.recipe import Recipe
@@ -197,12 +196,6 @@ def test_a_dry_run_without_a_configuration_says_what_needs_none(
             dry_run(begun_from(weights, kind))
 
 
-def test_models_of_random_weights_are_built_by_their_recipe_alone() -> None:
-    vocabulary = Vocabulary.with_digits(["+"])
-    for spec in (T5(hidden_size=16, num_layers=1, num_heads=2, head_dim=8, intermediate_size=16), PretrainedDecoder()):
-        assert spec.build(vocabulary, 0).pretrained_config() is None
-
-
 def test_every_name_of_the_table_of_a_t5_is_one_parameter(tmp_path: Path) -> None:
     write_weights(tmp_path / "weights", "t5")
     vocabulary = over(20)
@@ -280,23 +273,3 @@ def test_weights_that_are_not_whole_are_refused_with_what_is_wrong(
     with pytest.raises(UserError, match=rf"^model\.weights: .*{says}"):
         T5(weights=str(tmp_path / "weights")).build(over(1), 0)
     assert capfd.readouterr() == ("", ""), "the report of transformers is held back"
-
-
-def test_loading_shows_no_bar_and_leaves_those_of_transformers_as_they_were(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    from transformers.utils import logging
-
-    def hook(bar: Any, given: Any, named: Any) -> Any:
-        raise AssertionError("a bar is shown")
-
-    write_weights(tmp_path / "weights", "t5")
-    before, level = logging.set_tqdm_hook(hook), logging.get_verbosity()
-    logging.enable_progress_bar()
-    capfd.readouterr()
-    try:
-        T5(weights=str(tmp_path / "weights")).build(over(1), 0)
-        assert capfd.readouterr() == ("", "")
-        assert (logging.is_progress_bar_enabled(), logging.get_verbosity()) == (True, level)
-    finally:
-        assert logging.set_tqdm_hook(before) is hook

@@ -2,9 +2,6 @@
 
 import errno
 import json
-import os
-import subprocess
-import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,29 +149,6 @@ def test_what_a_killed_process_or_a_full_disk_left_is_no_hindrance(
     (partial / "lines").write_bytes(b"half")
     assert read(open_examples(path, JSONLines())) == [(f"{n}+1=", str(n + 1)) for n in range(5)] * 4
     assert not partial.exists()
-
-
-def test_the_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    """150 MB, in a process that may take 100 MB more than it has before."""
-    path = tmp_path / "large.txt"
-    with open(path, "w") as file:
-        for n in range(2500):
-            file.write(f"{n} {'x' * 59_000}\n{n}\n")
-    program = f"""
-import resource
-import numpy as np
-from pathlib import Path
-from numerate.text.tasks import text_files
-from numerate.text.tasks.readers import TwoLines
-text_files._CHUNK_EXAMPLES = 64
-pages = int(Path("/proc/self/statm").read_text().split()[5])
-resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + 100_000_000,) * 2)
-stored = text_files.open_examples(Path({str(path)!r}), TwoLines())
-print(stored.num_examples, stored.read_examples(np.array([2499]))[0].answer)
-"""
-    variables = {**os.environ, "NUMERATE_CACHE": str(tmp_path / "cache")}
-    made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables)
-    assert made.stdout == "2500 2499\n", made.stderr
 
 
 def raise_disk_full(*_: object) -> None:

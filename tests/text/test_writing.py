@@ -3,8 +3,6 @@
 import errno
 import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -100,23 +98,3 @@ def test_nothing_half_written_is_left(error: BaseException, tmp_path: Path) -> N
     with pytest.raises((KeyboardInterrupt, OperationalError)):
         write_rows(source(), tmp_path / "rows", on_progress=on_progress)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
-    code = (
-        "import resource, sys\n"
-        "from numerate.text.data.source import RowSource\n"
-        "from numerate.text.data.writing import write_rows\n"
-        "from numerate.tasks.arithmetic import Arithmetic\n"
-        "from numerate.tokenizers.tokenizer import Characters\n"
-        "found = []\n"
-        "for number, count in enumerate((70_000, 280_000)):\n"
-        "    write_rows(RowSource('x', Arithmetic(), Characters(), count), sys.argv[1] + str(number))\n"
-        "    found.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
-        "assert found[1] < found[0] + 4096, found\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "x")], capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stderr
