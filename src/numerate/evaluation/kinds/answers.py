@@ -41,18 +41,13 @@ class CellScorer(Protocol):
 
 
 class AnswerKind(EvaluationKind, ABC):
-    """Questions with answers, each correct or wrong as a whole: exact match, and additional scores that the kind
-    defines.
+    """Questions with answers, each correct or wrong as a whole, and additional scores that the kind defines.
 
     For a causal model whose answers have one tokenization, greedy decoding gives the correct answer if and only if
     every argmax is correct with teacher forcing: by induction over the answer, the prefix that decoding reads is then
-    the correct one. So one forward pass scores a whole batch. Otherwise, and for kinds with `columns` (scores
-    that they add to the table of results) or `always_decodes`, answers are decoded token by token. For decoded answers,
-    `numbers` in the record holds the errors of the numeric ones, as sums that can be merged over cells
-    (`numerate.evaluation.number_metrics`), and `scores` the sums of `score_answer` over the questions.
-
-    Cells are merged by region: by whether their sizes are those of training (`in_distribution`), just above, further
-    above or below (`numerate.evaluation.grid.cell_region`).
+    the correct one. So one forward pass scores a whole batch. Otherwise, and for kinds with `columns` or
+    `always_decodes`, answers are decoded token by token. For decoded answers, `numbers` in the record has the errors of
+    the numeric ones as sums (`numerate.evaluation.number_metrics`), and `scores` the sums of `score_answer`.
     """
 
     always_decodes: ClassVar[bool] = False
@@ -82,19 +77,10 @@ class AnswerKind(EvaluationKind, ABC):
             ExactMatch().score(model, evaluation_data, CellRequest({"first_digits": 3, "second_digits": 4}, 100))
             {"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98, "count": 100, "low": 0.93, ...}
 
-        An answer is `correct` if all of its tokens are, including the end token: a longer or shorter answer is wrong.
-        `position_offset` is the index of the evaluation offset. `low` and `high` are the 95 % Wilson interval of the
-        accuracy. `first_token_correct` counts the answers whose first token is correct (in sorting: the label of the
-        smallest item); it needs no prefix, so it is exact for every method ("one pass",
-        "decoding", "beams"). `first_error_counts` counts, for each
-        position of the answer, the questions whose first wrong token is there. `digit_accuracy` is the share of target
-        digits that are correct: in one forward pass, with teacher forcing; when decoding, conditioned on the model's
-        own tokens.
-
+        An answer is `correct` if all of its tokens are, including the end token. `first_error_counts` counts, for each
+        position of the answer, the questions whose first wrong token is there; `digit_accuracy` is the share of target
+        digits that are correct, in one forward pass with teacher forcing, when decoding after the model's own tokens.
         If a cell has at most `count` distinct questions, each is used once, and `count` in the record is their number.
-        `overlaps_training` says whether they may occur in training, since too few exist to hold any out.
-        `names` are the names of the sizes of a cell, if they have names. `non_causal_reason` describes how the model
-        depends on later tokens, if it does: its scores are then meaningless. All other entries come from the kind.
 
         Raises `UserError` for a cell that the task does not have, and if a non-causal model would have to decode.
         """
@@ -178,9 +164,8 @@ class AnswerKind(EvaluationKind, ABC):
     def validation_scorer(self, evaluation_data: EvaluationData, questions: Questions) -> "ScoredAnswers | None":
         """The scorer of the answers to validation questions, of which the best checkpoint has the highest mean of the
         first column; None for kinds without columns, and for layouts that predict no answers."""
-        method = self.validation_method(evaluation_data)
-        scorer = self.cell_scorer(evaluation_data, questions, method) if self.columns else None
-        return scorer if isinstance(scorer, ScoredAnswers) else None
+        is_decoded = self.validation_method(evaluation_data) != "one pass" or evaluation_data.layout.has_mask_tokens
+        return ScoredAnswers(self, evaluation_data, questions) if self.columns and is_decoded else None
 
 
 def cell_record(
@@ -225,9 +210,7 @@ class ScoredAnswers(AnswerScorer):
         return {name: round(sum(score[name] for score in scores), 6) for name in self.kind.columns}
 
     def record(self) -> dict[str, Any]:
-        if not self.kind.columns:
-            return super().record()
-        return super().record() | {"scores": self.score_sums()}
+        return super().record() | ({"scores": self.score_sums()} if self.kind.columns else {})
 
 
 @dataclass(frozen=True)

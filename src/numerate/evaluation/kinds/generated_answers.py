@@ -54,9 +54,6 @@ class GeneratedAnswers(AnswerKind):
     def validation_method(self, evaluation_data: EvaluationData) -> Method:
         return "one pass"
 
-    def validation_scorer(self, evaluation_data: EvaluationData, questions: Questions) -> None:
-        return None
-
     def check_request(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> None:
         self._checked_questions(model, evaluation_data, request)
 

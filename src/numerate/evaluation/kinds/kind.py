@@ -1,4 +1,4 @@
-"""A kind of evaluation: which cells are evaluated, how answers are scored, how records are summarized."""
+"""A kind of evaluation: which cells are evaluated, and how answers are scored."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ Spans = Mapping[str, Span]
 
 
 class EvaluationKind(Spec, ABC):
-    """A kind of evaluation: what a record holds and how records are merged. A frozen dataclass, found by its name.
+    """Which cells are evaluated (`cells`), how each is scored (`score`), and what is predicted in it (`predict`).
 
-    `numerate evaluate` goes through the cells of a grid (`cells`), scores each (`score`), writes the predictions if
-    requested (`predict`), and merges the records by region (`merge`). A task names its kind (`Task.evaluation_kind`).
+    A frozen dataclass, found by its name: a task names its kind (`Task.evaluation_kind`). The sums in its records are
+    merged by `numerate.results.summary`.
     """
 
     columns: ClassVar[Mapping[str, str]] = {}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -24,10 +24,8 @@ from numerate.evaluation.likelihoods import CHUNK_AXIS, Likelihoods
 from numerate.evaluation.prompts import LanguageModelingPrompts, PromptProcessor
 from numerate.tasks.language_modeling import LanguageModeling
 
-MAX_LOGITS = {"cpu": 2**23}
-"""Number of logits computed at a time, by device: 32 MB of float32."""
-
-DEFAULT_MAX_LOGITS = 2**24
+MAX_LOGITS = {"cpu": 2**23, "": 2**24}
+"""Number of logits computed at a time, by device: on a CPU 32 MB of float32."""
 
 MAX_TOKENS_PER_PORTION = 2**17
 """Tokens of one portion of text, the unit that is kept in memory and recorded at once."""
@@ -36,8 +34,7 @@ ALL_CHUNKS = 2**62
 """More chunks than any corpus has: all of them."""
 
 
-@dataclass(frozen=True, eq=False)
-class ChunkLosses:
+class ChunkLosses(NamedTuple):
     """The losses of chunks of text: `nll` in nats, `num_tokens`, their `num_bytes` of UTF-8, and `num_correct_tokens`,
     the number of tokens with the highest probability. All `[chunks]`."""
 
@@ -46,45 +43,18 @@ class ChunkLosses:
     num_bytes: NDArray[np.int64]
     num_correct_tokens: NDArray[np.int64]
 
-    def __len__(self) -> int:
-        return len(self.nll)
+    def first(self, count: int) -> "ChunkLosses":
+        """The first `count` chunks."""
+        columns: Any = (column[:count] for column in self)
+        return ChunkLosses(*columns)
 
     def likelihoods(self) -> Likelihoods:
         """The sums over chunks."""
-        size = self.num_bytes.astype(np.float64)
-        return Likelihoods(
-            float(self.nll.sum()),
-            int(self.num_tokens.sum()),
-            int(self.num_bytes.sum()),
-            int(self.num_correct_tokens.sum()),
-            len(self),
-            float((self.nll**2).sum()),
-            float((self.nll * self.num_tokens).sum()),
-            int((self.num_tokens**2).sum()),
-            float((self.nll * size).sum()),
-            int((self.num_bytes**2).sum()),
-        )
-
-    def records(self, cell: Mapping[str, int]) -> list[dict[str, Any]]:
-        """A record for each chunk of a portion, with its loss in nats per token."""
-        columns = (self.nll, self.num_tokens, self.num_bytes, self.num_correct_tokens)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return [
-            {
-                "cell": dict(cell),
-                CHUNK_AXIS: chunk,
-                "loss": round(nll / max(1, tokens), 6),
-                "tokens": tokens,
-                "bytes": num_bytes,
-                "correct_tokens": correct,
-            }
-            for chunk, (nll, tokens, num_bytes, correct) in enumerate(rows, cell[CHUNK_AXIS])
-        ]
-
-    def first(self, count: int) -> "ChunkLosses":
-        """The first `count` chunks."""
-        tokens, num_bytes, correct = self.num_tokens[:count], self.num_bytes[:count], self.num_correct_tokens[:count]
-        return ChunkLosses(self.nll[:count], tokens, num_bytes, correct)
+        nll, tokens, num_bytes, correct = self
+        columns: dict[str, Any] = {"nll": nll, "tokens": tokens, "bytes": num_bytes, "correct_tokens": correct}
+        columns |= {"nll_squared": nll**2, "nll_tokens": nll * tokens, "tokens_squared": tokens**2}
+        columns |= {"nll_bytes": nll * num_bytes, "bytes_squared": num_bytes**2}
+        return Likelihoods(chunks=len(nll), **{name: column.sum().item() for name, column in columns.items()})
 
 
 @torch.no_grad()
@@ -121,7 +91,7 @@ def compute_chunk_losses(
 
 def _token_losses(hidden: Tensor, head: Any, targets: Tensor, vocabulary_size: int) -> tuple[Tensor, Tensor]:
     """The loss of each target and whether it is the most probable token, `[rows, time]`; both 0 without a target."""
-    max_logits = MAX_LOGITS.get(hidden.device.type, DEFAULT_MAX_LOGITS)
+    max_logits = MAX_LOGITS.get(hidden.device.type, MAX_LOGITS[""])
     positions_per_forward = max(1, max_logits // vocabulary_size)
     flat_hidden, flat_targets = hidden.flatten(0, 1), targets.flatten()
     losses = torch.empty(len(flat_hidden), dtype=torch.float32, device=hidden.device)
@@ -180,13 +150,9 @@ class TextLikelihood(EvaluationKind):
         return "in_distribution" if context in span else "ood_test" if context > span.high else "below"
 
     def score(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> dict[str, Any]:
-        """The record of one portion.
+        """The record of one portion: its metrics, and as `language` the sums by which portions are merged.
 
-            TextLikelihood().score(model, evaluation_data, CellRequest({"context_length": 512, "chunk": 0}, 256))
-            {"cell": {"context_length": 512, "chunk": 0}, "count": 256, "loss": 1.7294, ..., "language": {...}}
-
-        `language` has the sums by which portions are merged (`Likelihoods.from_sums`); all other entries are of
-        this portion alone. Raises `UserError` for a model that is not causal.
+        Raises `UserError` for a model that is not causal.
         """
         self.check_causal(model, evaluation_data)
         likelihoods = compute_portion_losses(model, evaluation_data, request).likelihoods()
@@ -203,7 +169,19 @@ class TextLikelihood(EvaluationKind):
 
     def predict(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> list[dict[str, Any]]:
         """The loss of each chunk of a portion, in nats per token."""
-        return compute_portion_losses(model, evaluation_data, request).records(request.cell)
+        found = compute_portion_losses(model, evaluation_data, request)
+        rows = zip(*(column.tolist() for column in found), strict=True)
+        return [
+            {
+                "cell": dict(request.cell),
+                CHUNK_AXIS: chunk,
+                "loss": round(nll / max(1, tokens), 6),
+                "tokens": tokens,
+                "bytes": num_bytes,
+                "correct_tokens": correct,
+            }
+            for chunk, (nll, tokens, num_bytes, correct) in enumerate(rows, request.cell[CHUNK_AXIS])
+        ]
 
     def prompt_processor(self, evaluation_data: EvaluationData) -> PromptProcessor:
         return LanguageModelingPrompts(_task_at(evaluation_data, ()))
