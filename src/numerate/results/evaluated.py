@@ -17,6 +17,8 @@ ANSWERS = ("number_accuracy", "missing", "clipped", "mae", "log_mae", "log_r2", 
 DIGITS = ("number_accuracy", "number_digit_accuracy", "missing", "mae", "mape", "log_mae")
 """The metrics of numbers and texts that are shown, and those for each number of digits of the correct number."""
 
+KEYS = ("checkpoint", "step", "position_offset")
+
 
 def frame_of(path: Path, records: Sequence[Mapping[str, Any]]) -> "DataFrame":
     """The table of cells of some records of the run in a folder, with the columns of `numerate.cells`."""
@@ -26,12 +28,11 @@ def frame_of(path: Path, records: Sequence[Mapping[str, Any]]) -> "DataFrame":
 def evaluations(frame: "DataFrame") -> "dict[str, DataFrame]":
     """The cells of each checkpoint, choice of settings and position offset, titled by what differs between them."""
     found: dict[str, DataFrame] = {}
-    keys = ["checkpoint", "step", "position_offset", "settings"]
-    differs = {name: frame[name].nunique(dropna=False) > 1 for name in keys}
     settings = frame["settings"].fillna("as trained" if frame["settings"].notna().any() else "")
-    for (name, step, offset, text), own in frame.groupby([*keys[:3], settings], sort=False):
+    several = frame["position_offset"].nunique() > 1
+    for (name, step, offset, text), own in frame.groupby([*KEYS, settings], sort=False):
         title = f"{name} checkpoint, step {step}" if name in ("final", "best") else str(name)
-        title += f", position offset {offset}" * differs["position_offset"] + f", {text}" * bool(text)
+        title += f", position offset {offset}" * several + f", {text}" * bool(text)
         found[title] = own
     return found
 
@@ -49,17 +50,16 @@ def tables(frame: "DataFrame", meanings: Mapping[str, str]) -> list[Table]:
     inside = inside.iloc[(inside.groupby(keys, sort=False).ngroup() * 100 + order).argsort(kind="stable")]
     found, shown = [], _metrics(inside)
     if shown:
-        notes = _notes(inside, shown, meanings)
-        if is_labelled and (count := inside["position_offset"].nunique()) > 1:
-            notes.insert(0, f"Means over {count} position offsets.")
-        found.append(_table(inside, [*keys, "region"], shown, notes))
+        count = inside["position_offset"].nunique()
+        means = [f"Means over {count} position offsets."] * (is_labelled and count > 1)
+        found.append(_table(inside, [*keys, "region"], shown, means + _notes(inside, shown, meanings)))
     if has_parts(inside) and "correct" in inside:
         (axis,), names = grid_axes(inside), part_names(inside)
         parts = inside.assign(**{axis: inside[axis].map(lambda size: names.get(int(size), str(size)))})
         found.append(_table(parts, [*keys, axis, "region"], ["exact_match"], []))
     if len(digits := by_digits(inside)):
-        notes = ["By the number of digits that the correct number has before its decimal point."]
-        found.append(_table(digits, [*keys, "region", "digits_of_answer"], DIGITS, notes))
+        note = "By the number of digits that the correct number has before its decimal point."
+        found.append(_table(digits, [*keys, "region", "digits_of_answer"], DIGITS, [note]))
     return [*found, *_strata(frame)]
 
 
@@ -68,10 +68,8 @@ def _metrics(frame: "DataFrame") -> list[str]:
     known = [name for name in frame if frame[name].notna().any()]
     if "nats" in known:
         return [name for name in LANGUAGE_METRICS if name in known]
-    names = [name for name in ("exact_match", *LABEL_METRICS, *ANSWERS) if name in known]
-    return [name for name in names if name != "clipped" or frame[name].any()] + [
-        name for name in known if name.startswith(SCORE_PREFIX)
-    ]
+    names = [*("exact_match", *LABEL_METRICS, *ANSWERS), *(name for name in known if name.startswith(SCORE_PREFIX))]
+    return [name for name in names if name in known and (name != "clipped" or frame[name].any())]
 
 
 def _table(frame: "DataFrame", keys: Sequence[str], metrics: Sequence[str], notes: Sequence[str]) -> Table:
@@ -89,10 +87,10 @@ def _table(frame: "DataFrame", keys: Sequence[str], metrics: Sequence[str], note
         known = found[found["baseline"].notna()]
         several.append(known.assign(value=known["baseline"], low=None, high=None, column=f"{title}: memorizing{unit}"))
     whole = pandas.concat([one for one in several if len(one)], ignore_index=True)
-    whole[size] = whole["questions" if size == "tokens" else "cells"].map("{:,}".format)
     whole["region"] = whole["region"].map(lambda name: REGION_NAMES.get(name, name))
-    first = whole.groupby(list(keys), sort=False)[size].transform("first")
-    texts = pivot(whole.assign(**{size: first}), [*keys, size], "column").astype(str)
+    sizes = whole["questions" if size == "tokens" else "cells"].map("{:,}".format)
+    whole[size] = sizes.groupby([whole[name] for name in keys], sort=False).transform("first")
+    texts = pivot(whole, [*keys, size], "column").astype(str)
     return Table(texts.rename(columns=lambda name: name.replace("_", " ")), {}, notes, len(keys))
 
 
@@ -105,11 +103,8 @@ def _notes(frame: "DataFrame", metrics: Sequence[str], meanings: Mapping[str, st
     notes += ["memorizing: of the trained positions, or always the same answer."] * ("accuracy" in metrics)
     notes += compared_as_text(frame)
     seen = frame[frame["overlaps_training"].astype(bool)].drop_duplicates(axes(frame))
-    if len(seen):
-        sizes = seen[grid_axes(seen)].astype(int).to_dict("records")
-        texts = [
-            cell_name(one, "+", part) for one, part in zip(sizes, seen.get("names", [None] * len(seen)), strict=True)
-        ]
+    sizes, parts = seen[grid_axes(seen)].astype(int).to_dict("records"), seen.get("names", [None] * len(seen))
+    if texts := [cell_name(one, "+", part) for one, part in zip(sizes, parts, strict=True)]:
         notes.append(f"too few questions to hold any out, so they may occur in training: {joined(texts, 12)}")
     if "non_causal_reason" in frame:
         notes += [f"not causal: {reason}" for reason in frame["non_causal_reason"].dropna().unique()]
@@ -118,10 +113,10 @@ def _notes(frame: "DataFrame", metrics: Sequence[str], meanings: Mapping[str, st
 
 def compared_as_text(frame: "DataFrame") -> list[str]:
     """How many correct answers to freely generated ones are no numbers; nothing for other answers."""
-    generated = frame[frame["score.ended"].notna()] if "score.ended" in frame else frame.iloc[:0]
-    first = generated[generated["position_offset"] == generated["position_offset"].min()]
-    numbers = sum((sums.get("numbers") or {}).get("count", 0) for sums in first.get("sums", ()))
-    count = int(first["questions"].sum()) - numbers
+    if "score.ended" not in frame:
+        return []
+    first = next(iter(evaluations(frame).values()))
+    count = int(first["questions"].sum()) - sum((one.get("numbers") or {}).get("count", 0) for one in first["sums"])
     return [f"Correct answers that are no numbers, and are compared as text: {count:,}"] * (count > 0)
 
 
@@ -129,11 +124,11 @@ def by_digits(frame: "DataFrame") -> "DataFrame":
     """Cells of freely generated answers once for each number of digits of the correct number, `digits_of_answer`."""
     lists = [((sums or {}).get("numbers_by_digits") or {}).items() for sums in frame.get("sums", ())]
     rows = sorted((int(digits), i, numbers) for i, one in enumerate(lists) for digits, numbers in one)
-    columns = {"questions": "count", "correct": "correct"}
     found = frame.iloc[[i for _, i, _ in rows]].drop(columns=[name for name in frame if name.startswith(SCORE_PREFIX)])
     return found.assign(
         digits_of_answer=[digits for digits, *_ in rows],
-        **{name: [numbers[entry] for *_, numbers in rows] for name, entry in columns.items()},
+        questions=[numbers["count"] for *_, numbers in rows],
+        correct=[numbers["correct"] for *_, numbers in rows],
         sums=[{"numbers": numbers, "count": numbers["count"], "correct": numbers["correct"]} for *_, numbers in rows],
     )
 
