@@ -253,7 +253,7 @@ def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_repor
 def test_of_labels_a_run_is_judged_by_its_farthest_region(study: Studies) -> None:
     def labelled(right: int, *regions: str) -> dict[str, Any]:
         labels = {"max_training_labels": 1, "targets_by_position": [4, 4], "correct_by_position": [4, right]}
-        labels |= {"accuracy": 0.5, "last_label": 0.5, "correct_prefix": 0.5}
+        labels |= {"metrics": {"accuracy": 0.5}, "last_label": 1, "correct_prefix": 1.0, "target_counts": {}}
         return done(cells=[cell_record({"count": i}, 0, 4, region, labels=labels) for i, region in enumerate(regions)])
 
     near = [(recipe("near", seed=seed), labelled(4, "in_distribution", "ood_test")) for seed in (0, 1)]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.evaluation.statistics import Proportion, wilson_interval
-from numerate.evaluation.sums import add_sums
+from numerate.evaluation.sums import add_sums, sums_from_record, sums_to_record
 
 Metric = Literal["exact_match", "ood_accuracy", "accuracy", "last_label", "correct_prefix"]
 
@@ -187,37 +187,22 @@ class LabelCounts:
     # Records ------------------------------------------------------------------------------------------------------
 
     def record(self) -> dict[str, Any]:
-        """The entry `labels` in the record of a cell."""
-        return {
-            "max_training_labels": self.max_training_labels,
-            "targets_by_position": list(self.targets_by_position),
-            "correct_by_position": list(self.correct_by_position),
-            **{metric: _round(self.score(metric)) for metric in METRICS if metric != "exact_match"},
-            "baseline": {metric: _round(self.baseline(metric)) for metric in METRICS},
-            "target_counts": {name: dict(texts) for name, texts in self.target_counts.items()},
-        }
+        """The entry `labels` in the record of a cell: its sums beside those of the record, metrics and baselines."""
+        sums = {name: value for name, value in sums_to_record(self).items() if name not in _OF_RECORD}
+        metrics = {metric: _round(self.score(metric)) for metric in METRICS if metric != "exact_match"}
+        return sums | {"metrics": metrics, "baseline": {metric: _round(self.baseline(metric)) for metric in METRICS}}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "LabelCounts | None":
-        """From the record of a cell; None for one without labels. Raises `KeyError`, `TypeError` or `ValueError` for an
-        invalid record."""
-        data = record.get("labels")
-        if data is None:
+        """From the record of a cell; None for one without labels. Raises `ValueError` for an invalid record."""
+        if record.get("labels") is None:
             return None
-        rows = int(record["count"])
-        return cls(
-            rows=rows,
-            targets_by_position=tuple(map(int, data["targets_by_position"])),
-            correct_by_position=tuple(map(int, data["correct_by_position"])),
-            exact_match=int(record["correct"]),
-            last_label=round(rows * (data["last_label"] or 0.0)),
-            correct_prefix=rows * (data["correct_prefix"] or 0.0),
-            max_training_labels=None if data.get("max_training_labels") is None else int(data["max_training_labels"]),
-            target_counts={
-                str(name): {str(text): int(count) for text, count in texts.items()}
-                for name, texts in (data.get("target_counts") or {}).items()
-            },
-        )
+        own = {name: record[entry] for name, entry in _OF_RECORD.items() if entry}
+        return sums_from_record(cls, {**record["labels"], **own, "num_offsets": 1})
+
+
+_OF_RECORD = {"rows": "count", "exact_match": "correct", "num_offsets": ""}
+"""The sums that are in the record itself, by the names of its entries."""
 
 
 def _sort_by_count(counts: Mapping[str, int]) -> dict[str, int]:

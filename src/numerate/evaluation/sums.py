@@ -49,7 +49,8 @@ def add_sums(first: Any, second: Any) -> Any:
 
 def sums_to_record(sums: Any) -> dict[str, Any]:
     """A dataclass of sums as data of JSON; fractions are decimals in full."""
-    return dict(msgspec.to_builtins(sums, enc_hook=lambda fraction: str(exact_decimal(fraction))))
+    record = msgspec.to_builtins(sums, enc_hook=lambda fraction: str(exact_decimal(fraction)))
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in record.items()}
 
 
 def sums_from_record(kind: type[T], record: Mapping[str, Any]) -> T:

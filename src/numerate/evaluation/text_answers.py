@@ -1,6 +1,6 @@
 """Scores of the decoded answers of a cell, as texts and as numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,8 @@ from numerate.tasks.questions import Questions
 from numerate.tokenizers.tokenizer import Characters, Tokenizer
 from numerate.vocabulary import EOS, Vocabulary
 
+ScoreFunction = Callable[[str, str, str], Mapping[str, float]]
+
 
 def restore_number_format(tokenizer: Tokenizer, text: str) -> str:
     """Numbers from the model's format back to plain ones: with `Digits(digit_order="reversed")`, `975` is `579`."""
@@ -28,11 +30,14 @@ class AnswerScorer:
     """Collects the decoded answers to the questions of a cell, batch by batch and in order, and computes their scores.
 
     If questions are texts, the number of an answer is its last number, and there are also text scores. If they have
-    number slots and every correct answer is one number, the whole answer must be a number.
+    number slots and every correct answer is one number, the whole answer must be a number. `score` gives further scores
+    of a question, its correct answer and the prediction.
     """
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, questions: Questions) -> None:
-        self.tokenizer, self.vocabulary, self.questions = tokenizer, vocabulary, questions
+    def __init__(
+        self, tokenizer: Tokenizer, vocabulary: Vocabulary, questions: Questions, score: ScoreFunction | None = None
+    ) -> None:
+        self.tokenizer, self.vocabulary, self.questions, self.score = tokenizer, vocabulary, questions, score
         self.predictions: list[str] = []
         self.sums = TextScores()
 
@@ -79,7 +84,14 @@ class AnswerScorer:
         if has_texts:
             texts = TextScores.from_texts(self.predictions, self.targets)
             found["texts"] = add_sums(self.sums, texts).to_record()
-        return found
+        return found | ({"scores": self.score_sums()} if self.score is not None else {})
+
+    def score_sums(self) -> dict[str, float]:
+        """The sums of the further scores over the answers."""
+        assert self.score is not None
+        answers = zip(self.pairs, self.predictions, strict=True)
+        scores = [self.score(*pair, prediction) for pair, prediction in answers]
+        return {name: round(sum(one[name] for one in scores), 6) for name in (scores[0] if scores else ())}
 
     def _whole_numbers(self) -> NumberScores:
         """The scores of answers each of which must be a number as a whole; none unless all correct ones are."""

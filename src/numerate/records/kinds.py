@@ -38,11 +38,11 @@ _CELL = {**_MEASUREMENT, "count evaluation_seed?": Count, "seed?": int, "region"
 _LABELS = record_type(
     {
         "targets_by_position correct_by_position": list[Count],
-        "max_training_labels?": Count,
-        "last_label correct_prefix": Fraction | None,
-        "ood_accuracy? accuracy?": Fraction,
-        "baseline?": Object,
-        "target_counts?": dict[str, dict[str, Count]],
+        "max_training_labels": Count | None,
+        "last_label": Count,
+        "correct_prefix": NonNegative,
+        "metrics? baseline?": Object,
+        "target_counts": dict[str, dict[str, Count]],
     },
     "correct_by_position <= targets_by_position",
 )

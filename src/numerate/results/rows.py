@@ -479,9 +479,8 @@ def _measures(rows: Sequence[CellLine]) -> dict[str, list[Any]]:
         "method": [row.method for row in rows],
     }
     if any(row.labels for row in rows):
-        labels = [row.labels or {} for row in rows]
-        columns |= {name: [one.get(name) for one in labels] for name in LABEL_METRICS}
-        baselines = [one.get("baseline") or {} for one in labels]
+        metrics, baselines = ([(row.labels or {}).get(name) or {} for row in rows] for name in ("metrics", "baseline"))
+        columns |= {name: [one.get(name) for one in metrics] for name in LABEL_METRICS}
         columns |= {f"{name}.baseline": [one.get(name) for one in baselines] for name in LABEL_METRICS}
     if any(row.numbers or row.texts for row in rows):
         metrics = [

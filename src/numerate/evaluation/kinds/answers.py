@@ -3,11 +3,11 @@
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
-from numerate.batch import Batch, Model
+from numerate.batch import Model
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import (
     EXTRA_TEXT_TOKENS,
@@ -17,7 +17,7 @@ from numerate.evaluation.evaluation_data import (
     question_facts,
 )
 from numerate.evaluation.evaluator import CellRequest, Method
-from numerate.evaluation.exact_match import Predictions, predict
+from numerate.evaluation.exact_match import predict
 from numerate.evaluation.grid import OOD_REGIONS, Cell, cell_entries
 from numerate.evaluation.kinds.kind import EvaluationKind
 from numerate.evaluation.samples import AnswerSample, sample_answers
@@ -29,15 +29,6 @@ from numerate.tasks.task import Task
 
 MAX_SAMPLED_SIZE = 500
 """Of larger sizes, reports have no sample answers that would be decoded for them, which takes minutes."""
-
-
-class CellScorer(Protocol):
-    """Collects, batch by batch, the entries of a cell's record besides exact match. `position_offset` is an index into
-    the model's fixed evaluation offsets."""
-
-    def add(self, model: Model, batch: Batch, predictions: Predictions, position_offset: int) -> None: ...
-
-    def record(self) -> dict[str, Any]: ...
 
 
 class AnswerKind(EvaluationKind, ABC):
@@ -114,11 +105,16 @@ class AnswerKind(EvaluationKind, ABC):
             details["non_causal_reason"] = non_causal_reason
         return cell_record(task, request, method, num_correct, num_questions, token_scores, details)
 
-    def cell_scorer(self, evaluation_data: EvaluationData, questions: Questions, method: Method) -> CellScorer | None:
-        """The collector of further results about these answers; None if there are none. With mask tokens (`MaskedLM`)
-        the whole answer is predicted from masks at once, so that predictions are the model's own, as in decoding."""
+    def cell_scorer(self, evaluation_data: EvaluationData, questions: Questions, method: Method) -> AnswerScorer | None:
+        """What collects the answers, batch by batch, and adds to the record; None if nothing does. With mask tokens
+        (`MaskedLM`) the whole answer is predicted from masks at once, so that predictions are the model's own, as in
+        decoding."""
         is_decoded = method != "one pass" or evaluation_data.layout.has_mask_tokens
-        return ScoredAnswers(self, evaluation_data, questions) if is_decoded else None
+        return self._scorer(evaluation_data, questions) if is_decoded else None
+
+    def _scorer(self, evaluation_data: EvaluationData, questions: Questions) -> AnswerScorer:
+        score = self.checked_scores if self.columns else None
+        return AnswerScorer(evaluation_data.tokenizer, evaluation_data.vocabulary, questions, score)
 
     def predict(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> list[dict[str, Any]]:
         cell, count, seed, position_offset, method, split = request
@@ -161,11 +157,11 @@ class AnswerKind(EvaluationKind, ABC):
         """How validation questions are answered: decoded only for kinds with columns, since it takes longer."""
         return self.resolve_method(evaluation_data, "one pass") if self.columns else "one pass"
 
-    def validation_scorer(self, evaluation_data: EvaluationData, questions: Questions) -> "ScoredAnswers | None":
+    def validation_scorer(self, evaluation_data: EvaluationData, questions: Questions) -> AnswerScorer | None:
         """The scorer of the answers to validation questions, of which the best checkpoint has the highest mean of the
         first column; None for kinds without columns, and for layouts that predict no answers."""
         is_decoded = self.validation_method(evaluation_data) != "one pass" or evaluation_data.layout.has_mask_tokens
-        return ScoredAnswers(self, evaluation_data, questions) if self.columns and is_decoded else None
+        return self._scorer(evaluation_data, questions) if self.columns and is_decoded else None
 
 
 def cell_record(
@@ -194,23 +190,6 @@ def cell_record(
         "method": method,
         **details,
     }
-
-
-class ScoredAnswers(AnswerScorer):
-    """Decoded answers with the scores of a kind that has columns."""
-
-    def __init__(self, kind: AnswerKind, evaluation_data: EvaluationData, questions: Questions) -> None:
-        super().__init__(evaluation_data.tokenizer, evaluation_data.vocabulary, questions)
-        self.kind = kind
-
-    def score_sums(self) -> dict[str, float]:
-        """The sum of each column over the answers."""
-        answers = zip(self.pairs, self.predictions, strict=True)
-        scores = [self.kind.checked_scores(*pair, prediction) for pair, prediction in answers]
-        return {name: round(sum(score[name] for score in scores), 6) for name in self.kind.columns}
-
-    def record(self) -> dict[str, Any]:
-        return super().record() | ({"scores": self.score_sums()} if self.kind.columns else {})
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from numerate.batch import Batch, Model
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import Method
 from numerate.evaluation.exact_match import Predictions
-from numerate.evaluation.kinds.answers import AnswerKind, CellScorer
+from numerate.evaluation.kinds.answers import AnswerKind
 from numerate.evaluation.labels import LabelCounts
 from numerate.tasks.questions import Questions
 
@@ -20,7 +20,7 @@ class TokenLabels(AnswerKind):
     def check_causal(self, model: Model, evaluation_data: EvaluationData) -> str | None:
         return model.non_causal_reason()  # nothing is decoded, so a model that is not is no error
 
-    def cell_scorer(self, evaluation_data: EvaluationData, questions: Questions, method: Method) -> CellScorer:
+    def cell_scorer(self, evaluation_data: EvaluationData, questions: Questions, method: Method) -> Any:
         return _LabelScorer(evaluation_data)
 
     def validation_counts(self, evaluation_data: EvaluationData, predictions: Predictions) -> dict[str, int]:
