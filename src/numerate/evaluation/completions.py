@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from numerate.batch import Model
 from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH
-from numerate.evaluation.prompts import Prompt, PromptProcessor, TextStreamer, pad_prompts
+from numerate.evaluation.prompts import Prompt, PromptProcessor, pad_prompts
 from numerate.evaluation.sampling import Sampling, generate
 
 TextCallback = Callable[[int, str], None]
@@ -74,11 +75,11 @@ def generate_completions(
         # The answer to a question is not streamed: its digits may have to be reversed.
         callback = None if any(prompt.has_numbers for prompt in batch_prompts) else on_text
         rows = [
-            _GeneratedText(TextStreamer(prompt_processor.decode, prompt.ids), stop_texts, callback, start + row)
+            GeneratedText(prompt_processor.decode, prompt.ids, stop_texts, callback and partial(callback, start + row))
             for row, prompt in enumerate(batch_prompts)
         ]
 
-        def on_tokens(tokens: Sequence[int | None], rows: Sequence[_GeneratedText] = rows) -> list[int]:
+        def on_tokens(tokens: Sequence[int | None], rows: Sequence[GeneratedText] = rows) -> list[int]:
             for row, token in zip(rows, tokens, strict=True):
                 if token is not None and token not in end_ids:
                     row.add(token)
@@ -106,26 +107,44 @@ def generate_completions(
     return completions
 
 
-@dataclass
-class _GeneratedText:
-    """The text of a row as its tokens are generated, up to a stop text; `callback` is called with what is new."""
+class GeneratedText:
+    """The text of a row as its tokens are generated, up to a stop text; incomplete characters are buffered.
 
-    streamer: TextStreamer
-    stop_texts: Sequence[str]
-    callback: TextCallback | None
-    index: int
-    text: str = ""
-    is_stopped: bool = False
+    Only recent tokens are decoded again, together with those of the previous output, since the text of a token depends
+    on what precedes it (the space before a word, the bytes of a character).
+
+    >>> row = GeneratedText(lambda ids: bytes(ids).decode(errors="replace"), on_text=lambda text: print([text]))
+    >>> for byte in "5€".encode():
+    ...     row.add(byte)
+    ['5']
+    ['€']
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str],
+        context_ids: Sequence[int] = (),
+        stop_texts: Sequence[str] = (),
+        on_text: Callable[[str], None] | None = None,
+    ) -> None:
+        self.decode, self.stop_texts, self.on_text = decode, stop_texts, on_text
+        self.text, self.is_stopped = "", False
+        self._ids, self._previous_start, self._printed_end = list(context_ids), 0, len(context_ids)
 
     def add(self, *tokens: int, is_final: bool = False) -> None:
-        if self.is_stopped or not (new := self.streamer.put(*tokens, is_final=is_final)):
+        """Adds tokens, and calls `on_text` with what is new: often a word, sometimes nothing yet; at the end also an
+        incomplete character."""
+        self._ids += tokens
+        old = self.decode(self._ids[self._previous_start : self._printed_end])
+        new = self.decode(self._ids[self._previous_start :])[len(old) :]
+        if self.is_stopped or not new or (new.endswith("\N{REPLACEMENT CHARACTER}") and not is_final):
             return
-        num_before = len(self.text)
-        self.text += new
+        self._previous_start, self._printed_end = self._printed_end, len(self._ids)
+        num_before, self.text = len(self.text), self.text + new
         for stop in self.stop_texts:
             # Only if it may just have been completed.
             stop_index = self.text.find(stop, max(0, num_before - len(stop) + 1))
             if stop_index >= 0:
                 self.text, self.is_stopped = self.text[: stop_index + len(stop)], True
-        if self.callback is not None:
-            self.callback(self.index, self.text[num_before:])
+        if self.on_text is not None:
+            self.on_text(self.text[num_before:])

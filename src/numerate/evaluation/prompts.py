@@ -1,7 +1,7 @@
-"""Tokenizes prompts, and decodes generated tokens to text, also as a stream."""
+"""Tokenizes prompts, and decodes generated tokens to text."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -17,9 +17,6 @@ from numerate.vocabulary import BOS, EOS, PAD, UNK
 
 DEFAULT_MAX_NEW_TOKENS = 200
 """Default of `max_new_tokens`, if they fit into the context."""
-
-REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
-"""The Unicode replacement character, for invalid or incomplete UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -132,35 +129,6 @@ class QuestionPrompts(PromptProcessor):
 
     def postprocess(self, prompt: Prompt, text: str) -> str:
         return restore_number_format(self.tokenizer, text) if prompt.has_numbers else text
-
-
-class TextStreamer:
-    """Decodes tokens to text as they are generated; incomplete characters are buffered.
-
-    Only recent tokens are decoded again, together with those of the previous output, since the text of a token depends
-    on what precedes it (the space before a word, the bytes of a character).
-
-    >>> streamer = TextStreamer(lambda ids: bytes(ids).decode(errors="replace"))
-    >>> [streamer.put(byte) for byte in "5 €".encode()]
-    ['5', ' ', '', '', '€']
-    """
-
-    def __init__(self, decode: Callable[[Sequence[int]], str], context_ids: Sequence[int] = ()) -> None:
-        self._decode = decode
-        self._ids = list(context_ids)
-        self._previous_start, self._printed_end = 0, len(context_ids)
-
-    def put(self, *tokens: int, is_final: bool = False) -> str:
-        """The new text with these tokens: often a word, sometimes nothing yet; at the end also of an incomplete
-        character."""
-        self._ids += tokens
-        old = self._decode(self._ids[self._previous_start : self._printed_end])
-        new = self._decode(self._ids[self._previous_start :])[len(old) :]
-        if new.endswith(REPLACEMENT_CHARACTER) and not is_final:
-            return ""
-        if new:
-            self._previous_start, self._printed_end = self._printed_end, len(self._ids)
-        return new
 
 
 def pad_prompts(prompts: Sequence[Prompt], sample_indices: Sequence[int], device: torch.device) -> Tokens:
