@@ -75,21 +75,17 @@ class EvaluationData:
     def few_shot_examples(self) -> tuple[Example, ...]:
         """The training examples before every question. Raises `UserError` for a tokenizer without prompts, and if there
         are not as many."""
-        num_examples = 0 if self.generation is None else self.generation.num_fewshot
-        if not num_examples:
+        count = 0 if self.generation is None else self.generation.num_fewshot
+        if not count:
             return ()
+        name, num_rows = type(self.tokenizer).__name__, self.task.num_rows("train")
         if not self.tokenizer.has_prompts:
-            raise UserError(
-                f"evaluation.generation.num_fewshot: must be 0 for {type(self.tokenizer).__name__}, which has no "
-                "prompts; the tokenizer Subwords has"
-            )
-        num_rows = self.task.num_rows("train")
-        if num_rows is not None and num_examples > num_rows:
-            raise UserError(
-                f"evaluation.generation.num_fewshot: must be at most {num_rows:,}, the number of training questions, "
-                f"not {num_examples:,}"
-            )
-        return plain_examples(self.task.examples("train", 0, 0, num_examples))
+            problem = f"must be 0 for {name}, which has no prompts; the tokenizer Subwords has"
+            raise UserError(f"evaluation.generation.num_fewshot: {problem}")
+        if num_rows is not None and count > num_rows:
+            problem = f"must be at most {num_rows:,}, the number of training questions, not {count:,}"
+            raise UserError(f"evaluation.generation.num_fewshot: {problem}")
+        return plain_examples(self.task.examples("train", 0, 0, count))
 
     def prompted(self, questions: Questions) -> Questions:
         """The questions, each after the few-shot examples."""
@@ -133,12 +129,9 @@ def split_batch(batch: Batch, max_rows: int | None = None) -> Sequence[Batch]:
     of at most `MAX_TOKENS_PER_BATCH` tokens and `max_rows` rows."""
     rows, time = batch.tokens.ids.shape
     is_on_cpu = batch.tokens.ids.device.type == "cpu"
-    rows_per_piece = max(1, (MAX_TOKENS_PER_CPU_FORWARD if is_on_cpu else MAX_TOKENS_PER_BATCH) // max(1, time))
-    if max_rows is not None and not is_on_cpu:
-        rows_per_piece = min(rows_per_piece, max_rows)
-    if rows <= rows_per_piece:
-        return [batch]
-    return [slice_rows(batch, slice(first, first + rows_per_piece)) for first in range(0, rows, rows_per_piece)]
+    step = max(1, (MAX_TOKENS_PER_CPU_FORWARD if is_on_cpu else MAX_TOKENS_PER_BATCH) // max(1, time))
+    step = step if is_on_cpu else min(step, max_rows or step)
+    return [batch] if rows <= step else [slice_rows(batch, slice(at, at + step)) for at in range(0, rows, step)]
 
 
 def slice_rows(batch: Batch, row_slice: slice) -> Batch:
