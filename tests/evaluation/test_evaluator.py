@@ -69,6 +69,7 @@ def test_a_record_counts_what_its_rows_say(exam: EvaluationData, model: Any) -> 
     assert (record["low"], record["high"]) == tuple(round(float(x), 6) for x in wilson_interval(record["correct"], 50))
     assert record["digit_accuracy"] == round(marks.num_correct_digits / marks.num_digits, 6)
     assert sum(record["first_error_counts"]) == 50 - record["correct"]
+    assert record["first_token_correct"] == 50 - record["first_error_counts"][0]
     assert record["first_error_counts"] == np.bincount(marks.first_error[marks.first_error >= 0].numpy()).tolist()
     assert record["method"] == "one pass"
     assert record["overlaps_training"] is False

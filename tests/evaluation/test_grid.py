@@ -37,8 +37,8 @@ EXAM = EvaluationData(Arithmetic(), Characters(), Continuation())
 
 
 @cache
-def cost(cell: Cell, count: int = 1) -> float:
-    return count * row_size(EXAM, cell).time
+def cost(cell: Cell) -> float:
+    return row_size(EXAM, cell).time
 
 
 def places(text: str, axes: tuple[str, ...] = AXES) -> list[tuple[int, ...]]:
@@ -156,7 +156,6 @@ def test_a_cell_costs_the_tokens_of_its_longest_row() -> None:
     cell = tuple(zip(AXES, (30, 40), strict=True))
     batch = EXAM.batch(Arithmetic().at_cell(**dict(cell)).examples("test", 0, 0, 50))
     assert cost(cell) == int(batch.tokens.lengths.max()) + 1, "the end token is generated, not read"
-    assert cost(cell, 10) == 10 * cost(cell)
 
 
 def test_a_grid_is_every_combination_or_ties_all_axes() -> None:
