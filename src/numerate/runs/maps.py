@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,9 +87,9 @@ class AttentionMaps:
         """Base name of its files: the same for the same prompt, checkpoint and settings."""
         names = [layer.name for layer in self.layers]
         content = [self.prompt, self.tokens, self.source, self.step, self.position_offset, self.settings, names]
-        digest = hashlib.blake2b(json.dumps(content, default=str).encode(), digest_size=3).hexdigest()
+        digest = hashlib.blake2b(repr(content).encode(), digest_size=3).hexdigest()
         words = re.sub(r"[^a-z0-9]+", "-", self.prompt.lower())[:32].strip("-")
-        return "-".join(part for part in (words, f"step{self.step}", digest) if part)
+        return f"{words}-step{self.step}-{digest}".strip("-")
 
     def rows(self) -> list[MapRow]:
         """The rows of the figure: each kind of map of each layer."""
@@ -105,9 +104,9 @@ class AttentionMaps:
 
     def figure(self) -> "Figure":
         """All maps as one figure of matplotlib: a row for each layer and kind, a column for each head."""
-        prompt = shorten(" ".join(self.prompt.split()) or "the beginning of a document", 60)
-        settings = [f", {name}={value}" for name, value in self.settings]
-        title = f"{prompt} ({self.checkpoint} checkpoint, step {self.step:,}{''.join(settings)})"
+        prompt = shorten(self.prompt, 60) or "the beginning of a document"
+        settings = "".join(f", {name}={value}" for name, value in self.settings)
+        title = f"{prompt} ({self.checkpoint} checkpoint, step {self.step:,}{settings})"
         figure: Figure = of_results("figures").maps_figure(self.rows(), title)
         return figure
 

@@ -1,8 +1,9 @@
 """Training a recipe in the folder of its run: checks, files and messages before and after the training loop."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +145,9 @@ class _Session:
             bar = ProgressBar(trainer.total_steps, label=label, log_path=log_path, show=self.show_progress)
             self.progress = stack.enter_context(bar)
             if world.is_main_process:  # before metrics are truncated to where training resumes
-                read_metrics(self.path, self.folder.metadata(), lambda text: self.say(f"warning: {text}"))
+                read_metrics(self.path, self.folder.metadata(), self.warn)
             for text in (*trainer.warnings, *trainer.resume()):
-                self.say(f"warning: {text}")
+                self.warn(text)
             if trainer.is_finished and not trainer.is_new:
                 budgets = ("target_accuracy",) if trainer.has_reached_target() else BUDGETS
                 larger = " and ".join(f"training.{n}=" for n in budgets if getattr(self.recipe.training, n) is not None)
@@ -155,10 +156,15 @@ class _Session:
                 return "done"
             if world.is_main_process:
                 ending = Ending(self.folder, content_key(self.recipe))
-                stack.enter_context(_failing_with(ending))
+                stack.push(partial(_write_failure, ending))
                 clear_end(self.folder)
                 self._record_start(metadata)
-            self._print_start(trainer)
+            if trainer.budget.passes:
+                self.say(f"{self.path}: {trainer.total_steps:,} steps are {trainer.budget.passes} examples")
+            if trainer.state.step:
+                self.say(f"{self.path}: resuming from step {trainer.state.step} of {trainer.total_steps}")
+            elif initial is not None:
+                self.say(f"{self.path}: initializing from the weights of {initial.path}")
             if self.recipe.trackers:
                 self.trackers.start(self.folder.metadata(), self.path, trainer.state.step)
             stack.callback(self.trackers.finish)
@@ -185,20 +191,12 @@ class _Session:
         """Records a session, and an extension: a budget under which rates or batches so far had been others."""
         earlier, step, total = self.folder.metadata(), self.trainer.state.step, self.trainer.total_steps
         for change in provenance.changed_versions(earlier.get("versions", {})):
-            self.say(f"warning: this run was started with {change}; results may differ in the last digits")
+            self.warn(f"this run was started with {change}; results may differ in the last digits")
         budget, has_warmup = earlier.get("total_steps", total), self.recipe.training.batch_size_warmup
         if step and budget != total and (has_warmup or not self.recipe.schedule.is_same_until(step, budget, total)):
             metadata["extensions"] = [*earlier.get("extensions", ()), {"step": step, "budget": budget}]
             self.say(f"{self.path}: extended from a budget of {budget:,} steps, which reports note")
         self.folder.record_start(metadata)
-
-    def _print_start(self, trainer: Trainer) -> None:
-        if trainer.budget.passes:
-            self.say(f"{self.path}: {trainer.total_steps:,} steps are {trainer.budget.passes} examples")
-        if trainer.state.step:
-            self.say(f"{self.path}: resuming from step {trainer.state.step} of {trainer.total_steps}")
-        elif self.initial_checkpoint is not None:
-            self.say(f"{self.path}: initializing from the weights of {self.initial_checkpoint.path}")
 
     def _print_end(self) -> None:
         state, place = self.trainer.state, f"step {self.trainer.state.step} of {self.trainer.total_steps}"
@@ -220,7 +218,7 @@ class _Session:
         elif kind == "timing":
             self.shown["speed"] = format_throughput(record)
         elif kind == "warning":
-            self.say(f"warning: {record['text']}")
+            self.warn(record["text"])
         elif kind == "step":
             self.progress.step(record["step"], **self.shown)
         if kind in ("log", "evaluation"):
@@ -228,6 +226,9 @@ class _Session:
             self.trackers.log_record(record)
         if self.on_record is not None:
             self.on_record(kind, {**self.shown, **record})
+
+    def warn(self, text: str) -> None:
+        self.say(f"warning: {text}")
 
     def say(self, text: str) -> None:
         """Prints a message, and writes it to the log."""
@@ -237,17 +238,12 @@ class _Session:
             self.on_message(text)
 
 
-@contextlib.contextmanager
-def _failing_with(ending: Ending) -> Iterator[None]:
-    """Writes how a run failed, or that it was stopped, if the block raises; nothing for an error that is not the run's
-    own, such as a full disk, or if it has ended."""
-    try:
-        yield
-    except BaseException as error:
-        with contextlib.suppress(Exception):
-            if ending.end is None:
-                ending.fail(error) if isinstance(error, Exception) else ending.write("stopped")
-        raise
+def _write_failure(ending: Ending, _: object, error: BaseException | None, trace: object) -> None:
+    """Writes how a run failed, or that it was stopped; nothing for an error that is not the run's own, such as a full
+    disk, or if it has ended."""
+    with contextlib.suppress(Exception):
+        if error is not None and ending.end is None:
+            ending.fail(error) if isinstance(error, Exception) else ending.write("stopped")
 
 
 def progress_fields(record: Mapping[str, Any]) -> dict[str, float | str]:
