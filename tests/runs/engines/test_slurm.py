@@ -42,6 +42,7 @@ from numerate.runs.engines.worker import Job
 from numerate.runs.item import MakeRun
 from numerate.runs.study import run_study
 from numerate.runs.study_folder import StudyRun
+from numerate.runs.train import train
 from numerate.training.stopping import Stop
 from small_runs import TINY
 
@@ -362,6 +363,16 @@ def test_a_run_whose_task_is_lost_has_not_failed_and_is_taken_up_by_the_same_com
     end = read_end(path.parent)
     assert end is not None
     assert end.status == "done"
+
+
+@pytest.mark.slow
+def test_tasks_evaluate_a_grid_in_the_folder_of_its_run(cluster: Path, tmp_path: Path) -> None:
+    runs = [train(TINY, runs_dir=tmp_path / name, quiet=True).run for name in ("alone", "spread")]
+    for run, engine in zip(runs, (None, replace(ONE, array_tasks=2)), strict=True):
+        run.evaluate("1:2", count=4, predictions=True, engine=engine)
+    for name in ("cells.jsonl", "predictions.jsonl"):
+        assert (runs[0].path / name).read_bytes() == (runs[1].path / name).read_bytes()
+    assert (runs[1].path / "slurm/1/77_submission.sh").exists()
 
 
 # What tasks write -----------------------------------------------------------------------------------------------------
