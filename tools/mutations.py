@@ -272,8 +272,8 @@ FAULTS = [
     Fault(
         "a requeued task runs finished items again",
         "runs/engines/slurm_task.py",
-        "for index in self.items if index not in done]",
-        "for index in self.items]",
+        "for item in self.items if not function.done(pickle.loads(item))]",
+        "for item in self.items]",
         "tests/runs/engines/test_slurm.py",
     ),
     Fault(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from numerate.errors import UserError
+from numerate.runs.engines.engine import Failure
 from numerate.runs.engines.worker import current_stop
 
 
@@ -19,7 +20,7 @@ class Diary:
 
     folder: str
 
-    def __call__(self, item: str) -> str:
+    def __call__(self, item: str) -> None:
         self.note("begun", item)
         what, _, name = item.partition(" ")
         if what == "kill":
@@ -29,10 +30,13 @@ class Diary:
         if what == "until":
             self.wait(name)
         self.note("done", item)
-        return item.upper()
 
     def done(self, item: str) -> bool:
-        return self.count(f"done: {item}") > 0
+        return self.count(f"done: {item}") + self.count(f"failed: {item}") > 0
+
+    def fail(self, item: str, failure: Failure) -> None:
+        self.note("failed", item)
+        self.note(failure.kind, failure.text)
 
     def wait(self, name: str) -> None:
         end = time.monotonic() + 60

@@ -3,7 +3,6 @@
 A few scripts stand in for a cluster: see `slurm_cluster.py`.
 """
 
-import base64
 import importlib.util
 import os
 import pickle
@@ -14,14 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-
-from failures import Payload
 
 sys.path.append(str(Path(__file__).parent))  # workers look for modules where we do
 
@@ -37,7 +33,7 @@ from numerate.runs.end import read_end
 from numerate.runs.engines import Local, Slurm, slurm, slurm_queue
 from numerate.runs.engines.engine import Failure, Outcome
 from numerate.runs.engines.slurm_queue import Queue
-from numerate.runs.engines.slurm_task import ArrayTask, read_outcomes
+from numerate.runs.engines.slurm_task import ArrayTask
 from numerate.runs.engines.worker import Job
 from numerate.runs.item import MakeRun
 from numerate.runs.study import run_study
@@ -213,9 +209,8 @@ def test_a_command_does_not_wait_for_ever_for_squeue(
     with pytest.raises(OperationalError, match=silent):
         list(ONE.map(Diary(""), ["a"], folder=tmp_path))
     capfd.readouterr()
-    task = ArrayTask(tmp_path / "0000.jsonl", Job.of(set, Local()), {0: b""}, Local())
     with pytest.raises(OperationalError, match=silent):  # neither once its jobs are submitted
-        list(ONE._follow({"77": task}, Queue(tmp_path), lambda index: False, Stop(), lambda: None))
+        list(ONE._follow({"77": [0]}, tmp_path, Queue(tmp_path), lambda index: False, Stop(), lambda: None))
     assert capfd.readouterr().err.count("numerate: waits for an answer of squeue (slurm_load_jobs error") == 1
 
 
@@ -224,16 +219,18 @@ def test_a_command_does_not_wait_for_ever_for_squeue(
 
 PARTS = """
     from dataclasses import dataclass
+    from pathlib import Path
 
     @dataclass(frozen=True)
     class Double:
+        folder: str
+
         def __call__(self, item):
-            return item * 2
+            Path(self.folder, str(item)).write_text(str(item * 2))
+
+        def done(self, item):
+            return Path(self.folder, str(item)).exists()
 """
-
-
-OF_A_SCRIPT = type("Double", (), {"__module__": "__main__", "__call__": lambda self, item: item * 2})
-"""As a class of the script that was started, which no task can import."""
 
 
 @pytest.mark.slow
@@ -242,10 +239,16 @@ def test_an_array_runs_as_its_script_was_shown_with_a_function_of_the_users_own(
     place: str, cluster: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "my_parts.py").write_text(textwrap.dedent(PARTS))
-    function = (OF_A_SCRIPT if place == "script" else load_user_parts(tmp_path / "my_parts.py").Double)()
+    double = load_user_parts(tmp_path / "my_parts.py").Double
+    if place == "script":  # a class that no task can import
+        namespace: dict[str, Any] = {"__name__": "__main__"}
+        exec(textwrap.dedent(PARTS).replace("@dataclass(frozen=True)", "@dataclass"), namespace)
+        double = namespace["Double"]
+    function = double(str(tmp_path))
     engine = Slurm(array_tasks=2, workers=1, cpus_per_task=1)
     shown = engine.script(function, [1, 2, 3], tmp_path).splitlines()
-    assert results(list(engine.map(function, [1, 2, 3], folder=tmp_path))) == {0: 2, 1: 4, 2: 6}
+    assert results(list(engine.map(function, [1, 2, 3], folder=tmp_path))) == {0: None, 1: None, 2: None}
+    assert [(tmp_path / str(item)).read_text() for item in (1, 2, 3)] == ["2", "4", "6"]
     sent = (tmp_path / "slurm/1/77_submission.sh").read_text().splitlines()
     assert [shown[0], *shown[3:]] == sent
     assert not (cluster / "asked").exists(), "no accounting is asked"
@@ -259,7 +262,7 @@ def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them_and_
     for one in ONE.map(diary, ["quick", "until go"], folder=tmp_path, stop=stop):
         found.append(one)
         stop.request()
-    assert results(found) == {0: "QUICK", 1: "stopped"}
+    assert results(found) == {0: None, 1: "stopped"}
     assert text_of(found[1]) == "Slurm task 77 keeps running"
     jobs = str(Queue(tmp_path / "slurm"))
     assert f"1 item left to {jobs}. The same command waits" in capfd.readouterr().err
@@ -268,7 +271,8 @@ def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them_and_
     threading.Timer(1.0, happen, (diary, "go")).start()
     (cluster / "blink").touch()
     again = list(ONE.map(diary, ["until go", "new"], folder=tmp_path))
-    assert results(again) == {0: None, 1: "NEW"}
+    assert results(again) == {0: None, 1: None}
+    assert diary.count("done: new") == 1
     assert f"waits for the jobs of an earlier command: {jobs}" in capfd.readouterr().err
     assert diary.count("begun: until go") == 1
     assert diary.count("checkpoint: go") == 0
@@ -283,7 +287,7 @@ def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them_and_
 def test_two_commands_at_once_submit_nothing_twice(cluster: Path, diary: Diary, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as commands:
         found = commands.map(lambda _: results(list(ONE.map(diary, ["a", "b"], folder=tmp_path))), range(2))
-    assert sorted(map(str, found)) == ["{0: 'A', 1: 'B'}", "{0: None, 1: None}"]
+    assert sorted(map(str, found)) == ["{0: None, 1: None}"] * 2
     assert [diary.count(f"begun: {item}") for item in ("a", "b")] == [1, 1]
 
 
@@ -304,9 +308,13 @@ def test_a_task_that_is_warned_or_preempted_lets_runs_write_checkpoints_and_cont
                 kill(cluster, "77", signal.SIGKILL)
             wait_until(lambda: diary.count("begun: until go") == 2)
             happen(diary, "go")
-    assert results(found) == {0: "QUICK", 1: "died", 2: "user error", 3: "UNTIL GO", 4: "LAST"}
-    assert next(one.failure for one in found if one.index == 2) == Failure("user error", "refuse: no", 2)
+    assert results(found) == dict.fromkeys(range(5))
     assert [diary.count(f"begun: {item}") for item in ("quick", "kill", "refuse")] == [1, 3, 1]
+    assert [diary.count(f"failed: {item}") for item in ("kill", "refuse", "until go")] == [1, 1, 0]
+    assert diary.count("user error: refuse: no") == 1
+    log = (tmp_path / "slurm/1/77_0_log.err").read_text()
+    assert "refuse: refuse: no\n" in log
+    assert "kill: its worker was killed by signal 9" in log
 
 
 @pytest.mark.slow
@@ -332,13 +340,13 @@ def test_tasks_that_are_cancelled_or_lost_or_whose_node_fails_take_no_item_down_
         happen(diary, "go")
         found.append(one)
     failing.join()
-    assert results(found) == {0: "stopped", 1: "stopped", 2: "stopped", 3: "UNTIL GO"}
+    assert results(found) == {0: "stopped", 1: "stopped", 2: "stopped", 3: None}
     texts = {one.index: text_of(one) for one in found if one.failure is not None}
     for index, state in enumerate(("NODE_FAIL", "CANCELLED", "unknown to squeue")):
-        assert f"its Slurm task 77_{index} ended before all its items did ({state}); log: {tmp_path}" in texts[index]
+        assert f"its Slurm task 77_{index} ended ({state}) before it was done; log: {tmp_path}" in texts[index]
         assert texts[index].endswith("_0_log.err; the same command resumes")
     happen(diary, "a")
-    assert results(list(ONE.map(diary, ["until a"], folder=tmp_path))) == {0: "UNTIL A"}
+    assert results(list(ONE.map(diary, ["until a"], folder=tmp_path))) == {0: None}
 
 
 @pytest.mark.slow
@@ -356,7 +364,7 @@ def test_a_run_whose_task_is_lost_has_not_failed_and_is_taken_up_by_the_same_com
     losing.start()
     run_study(study, runs_dir=runs, engine=ONE)
     losing.join()
-    assert "Slurm task 77 ended before all its items did (NODE_FAIL); log: " in capfd.readouterr().err
+    assert "Slurm task 77 ended (NODE_FAIL) before it was done; log: " in capfd.readouterr().err
     assert not list(runs.glob("*/*/end.json"))
     run_study(study, runs_dir=runs, engine=ONE)
     (path,) = runs.glob("*/*/end.json")
@@ -375,62 +383,30 @@ def test_tasks_evaluate_a_grid_in_the_folder_of_its_run(cluster: Path, tmp_path:
     assert (runs[1].path / "slurm/1/77_submission.sh").exists()
 
 
-# What tasks write -----------------------------------------------------------------------------------------------------
+# What tasks do --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_queued_again_is_the_same_task_which_skips_what_is_done(diary: Diary, tmp_path: Path) -> None:
-    path, items = tmp_path / "0000.jsonl", {4: pickle.dumps("quick"), 7: pickle.dumps("slow")}
-    task = ArrayTask(path, Job.of(diary, Local()), items, Local(workers=1))
-    path.write_bytes(msgspec.json.encode(asdict(Outcome(4, "QUICK"))) + b"\n")
+def test_what_is_queued_again_is_the_same_task_which_skips_what_is_done(diary: Diary) -> None:
+    task = ArrayTask(Job.of(diary, Local()), (pickle.dumps("quick"), pickle.dumps("slow")), Local(workers=1))
+    diary.note("done", "quick")
     again = task.checkpoint()
     assert again.function is task
     again.result()
-    assert diary.count("begun: quick") == 0
-    assert [(line.index, line.result) for line in read_outcomes(path)] == [(4, "QUICK"), (7, "SLOW")]
+    assert [diary.count(f"begun: {item}") for item in ("quick", "slow")] == [0, 1]
+    assert diary.done("slow")
     assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
 
 
 def test_a_run_whose_worker_dies_has_failed_without_any_command_and_is_not_submitted_again(
     cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    item = StudyRun.of("s/1", "key", to_tree(TINY))
-    function, path = MakeRun(str(tmp_path), "", str(tmp_path)), tmp_path / "0000.jsonl"
+    item, function = StudyRun.of("s/1", "key", to_tree(TINY)), MakeRun(str(tmp_path), "", str(tmp_path))
     died = Outcome(0, failure=Failure("died", "its worker was killed by signal 9; the same command resumes"))
     monkeypatch.setattr(Local, "map_job", lambda *_, **__: iter([died]))
-    ArrayTask(path, Job.of(function, Local()), {7: pickle.dumps(item)}, Local(workers=1))()
+    ArrayTask(Job.of(function, Local()), (pickle.dumps(item),), Local(workers=1))()
     end = read_end(tmp_path / "s/1")
     assert end is not None
     assert (end.status, end.kind, end.error) == ("failed", "died", "its worker was killed by signal 9")
-    assert [one.index for one in read_outcomes(path)] == [7]
     assert results(list(ONE.map(function, [item], folder=tmp_path))) == {0: None}
     assert function(item) == [], "nor done by a task that was submitted before"
     assert not list(cluster.glob("*.name"))
-
-
-def test_a_result_that_is_no_plain_data_is_a_failure(tmp_path: Path) -> None:
-    path = tmp_path / "0000.jsonl"
-    ArrayTask(path, Job.of(set, Local()), {0: pickle.dumps("a")}, Local(workers=1))()
-    (line,) = read_outcomes(path)
-    assert line.failure == Failure("user error", "on Slurm a result must be JSON data, not set", 2)
-
-
-def test_a_name_of_a_file_that_is_no_unicode_is_passed_on(tmp_path: Path) -> None:
-    path = tmp_path / "0000.jsonl"
-    ArrayTask(path, Job.of(str, Local()), {0: pickle.dumps(name := os.fsdecode(b"\xff"))}, Local(workers=1))()
-    assert [one.result for one in read_outcomes(path)] == [name]
-
-
-def test_lines_that_a_task_did_not_write_so_are_not_believed_and_nothing_is_unpickled(tmp_path: Path) -> None:
-    pickled = base64.b64encode(pickle.dumps(Payload(tmp_path / "ran"))).decode()
-    path = tmp_path / "0000.jsonl"
-    good = b'{"index":1,"result":"%s"}\n' % pickled.encode()
-    bad = [
-        b"nonsense",
-        b'{"index":"one"}',
-        b'{"index":0,"failure":"long"}',
-        b'{"index":0,"failure":{"kind":"unheard of","text":"no"}}',
-        b"[" * 10_000,
-    ]
-    path.write_bytes(b"\n".join(bad) + b"\n" + good + b'{"index":2,"result":1.0')
-    assert [(line.index, line.result) for line in read_outcomes(path)] == [(1, pickled)]
-    assert not (tmp_path / "ran").exists()

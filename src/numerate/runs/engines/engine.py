@@ -76,10 +76,10 @@ class Engine(Spec, ABC):
 
     The function, its items and their results are pickled. An item is done at least once, and may be done again after
     its worker died: it opens the folder of its run, does what is missing there, and writes how it ended. Its result
-    only informs a waiting command; on Slurm it must be plain (JSON) data. Inside a worker, `worker.current_stop()`
-    says when an item should end early. A function may have three methods besides: `name_of(item)`, the name of an item
-    in errors; `done(item)`, whether the folder of an item shows that nothing is left to do; and `fail(item, failure)`,
-    which writes there why an item failed whose worker could not.
+    only informs a waiting command. Inside a worker, `worker.current_stop()` says when an item should end early. A
+    function may have three methods besides: `name_of(item)`, the name of an item in errors; `done(item)`, whether the
+    folder of an item shows that nothing is left to do, which `Slurm` needs; and `fail(item, failure)`, which writes
+    there why an item failed whose worker could not.
     """
 
     workers: int | None = setting(

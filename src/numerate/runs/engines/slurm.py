@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from numerate.runs.engines.engine import (
 )
 from numerate.runs.engines.local import Local
 from numerate.runs.engines.slurm_queue import Queue
-from numerate.runs.engines.slurm_task import ArrayTask, read_outcomes
+from numerate.runs.engines.slurm_task import ArrayTask
 from numerate.training import disk
 from numerate.training.lock import Lock
 from numerate.training.stopping import Stop
@@ -40,9 +40,9 @@ _LOCK_TIMEOUT = 120.0  # seconds to wait for another command that is submitting
 class Slurm(Engine):
     """Arrays of tasks on a Slurm cluster, submitted by submitit: each does part of the items with local workers.
 
-    The folder must be shared by all machines: tasks write each outcome there immediately, and the command reads it.
-    Ctrl-C leaves the jobs running. Repeating the command first waits for jobs of earlier ones, whoever submitted them,
-    and then submits what is not done; an item that was done by an earlier job comes back without a result.
+    The folder must be shared by all machines: the command sees there what is done (`done` of the function), and results
+    do not come back. Ctrl-C leaves the jobs running. Repeating the command first waits for jobs of earlier ones,
+    whoever submitted them, and then submits what is not done.
 
         print(Slurm(partition="cpu", cpus_per_task=16, minutes=120).script(square, range(200), Path("runs")))
     """
@@ -93,7 +93,11 @@ class Slurm(Engine):
         root = folder.absolute() / "slurm"
         disk.make_folder(root)
         queue, said, everything = Queue(root), None, range(len(items))
-        is_done = getattr(function, "done", lambda item: False)
+        work: Any = function
+
+        def is_done(index: int) -> bool:
+            return bool(work.done(items[index]))
+
         while not stop.requested:
             obstacle = queue.obstacle()
             if obstacle is not None:
@@ -109,23 +113,20 @@ class Slurm(Engine):
             with Lock(root / "lock").hold("submitting", timeout=_LOCK_TIMEOUT):
                 if queue.obstacle() is not None:
                     continue  # another command was faster
-                new = [index for index in everything if not is_done(items[index])]
-                tasks = self._submit(function, {index: items[index] for index in new}, root, queue) if new else {}
+                new = [index for index in everything if not is_done(index)]
+                folder = _next_folder(root)
+                tasks = self._submit(function, {index: items[index] for index in new}, folder, queue) if new else {}
             yield from (Outcome(index) for index in sorted(set(everything) - set(new)))
-            yield from self._follow(tasks, queue, lambda index: is_done(items[index]), stop, on_tick)
+            yield from self._follow(tasks, folder, queue, is_done, stop, on_tick)
             return
         yield from (not_started(index, stop) for index in everything)
 
-    def _submit(self, function: Function, items: dict[int, Any], root: Path, queue: Queue) -> dict[str, ArrayTask]:
-        """Submits items, by their indices; returns the tasks by the ids of their jobs."""
+    def _submit(self, function: Function, items: dict[int, Any], folder: Path, queue: Queue) -> dict[str, list[int]]:
+        """Submits items, by their indices; returns the indices by the ids of their jobs."""
         import cloudpickle
 
-        job, folder = worker.Job.of(function, self, cloudpickle.dumps), _next_folder(root)
-        pickled = {index: cloudpickle.dumps(item) for index, item in items.items()}
-        tasks = [
-            ArrayTask(folder / f"{number:04d}.jsonl", job, {index: pickled[index] for index in indices}, self.pool)
-            for number, indices in enumerate(self.split(list(items)))
-        ]
+        job, parts = worker.Job.of(function, self, cloudpickle.dumps), self.split(list(items))
+        tasks = [ArrayTask(job, tuple(cloudpickle.dumps(items[index]) for index in part), self.pool) for part in parts]
         try:
             with disk.convert_os_errors(folder, "Nothing was submitted."), contextlib.redirect_stderr(io.StringIO()):
                 folder.mkdir()
@@ -138,30 +139,33 @@ class Slurm(Engine):
                 raise OperationalError(f"engine: sbatch rejected the job: {str(error).strip()}") from error
             raise
         _say(f"submitted {pluralize(len(items), 'item')} in {pluralize(len(tasks), 'task')}: {queue}; logs: {folder}")
-        return {job.job_id: task for job, task in zip(jobs, tasks, strict=True)}
+        return {job.job_id: list(part) for job, part in zip(jobs, parts, strict=True)}
 
     def _follow(
-        self, tasks: Mapping[str, ArrayTask], queue: Queue, is_done: Callable[[int], bool], stop: Stop, on_tick: OnTick
+        self,
+        pending: dict[str, list[int]],
+        folder: Path,
+        queue: Queue,
+        is_done: Callable[[int], bool],
+        stop: Stop,
+        on_tick: OnTick,
     ) -> Iterator[Outcome]:
-        """Yields every item of the tasks when its line is written, or when its task has ended without that. When a stop
-        is requested, or at once without `wait`, the others are left to their jobs."""
-        pending = {job: set(task.items) for job, task in tasks.items()}
-        queue.times_ended |= dict.fromkeys(tasks, 0)
+        """Yields every item of the jobs when it is done and so are those before it in its task, or when that has ended.
+        When a stop is requested, or at once without `wait`, the others are left to their jobs."""
+        queue.times_ended |= dict.fromkeys(pending, 0)
         while True:
-            for job, left in pending.items():
-                for outcome in read_outcomes(tasks[job].path) if left else ():
-                    if outcome.index in left:
-                        left.remove(outcome.index)
-                        yield outcome
             ended = [job for job, left in pending.items() if left and queue.has_ended(job)]
+            for left in pending.values():
+                while left and is_done(left[0]):
+                    yield Outcome(left.pop(0))
             for job in ended:
-                log = tasks[job].path.with_name(f"{job}_0_log.err")  # submitit's name
-                text = f"Slurm task {job} ended before all its items did ({queue.states[job]}); log: {log}"
+                log = folder / f"{job}_0_log.err"  # submitit's name
+                text = f"Slurm task {job} ended ({queue.states[job]}) before it was done; log: {log}"
                 lost = Failure("stopped", f"its {text}; the same command resumes")  # not by a fault of its own
-                yield from (Outcome(index, failure=None if is_done(index) else lost) for index in sorted(pending[job]))
+                yield from (Outcome(index, failure=None if is_done(index) else lost) for index in pending[job])
+                if pending[job]:
+                    _say(text)
                 pending[job].clear()
-            if ended:
-                _say(f"{text}; {pluralize(len(ended), 'such task')}")
             if not any(pending.values()) or stop.requested or not self.wait:
                 break
             _sleep(stop, on_tick)
