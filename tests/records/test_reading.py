@@ -33,6 +33,7 @@ TEXTS = {
     **{"rouge": {"rouge1": 2.5, "rouge2": 2.0, "rougeL": 2.5}, "nll": 3.5, "correct_tokens": 18, "ended": 4},
 }
 LABELS = {"targets_by_position": [4, 4], "correct_by_position": [4, 3], "last_label": 3, "correct_prefix": 3.5}
+LABELS |= {"max_training_labels": 1, "target_counts": {"last_label": {"3": 4}}}
 LIKELIHOODS = {"nll": 300.0, "tokens": 160, "bytes": 640, "chunks": 10, "correct_tokens": 9}
 LANGUAGE = {name: value for name, value in CELL.items() if name not in ("correct", "low", "high")} | {
     **{"cell": {"context_length": 16, "chunk": 0}, "loss": 1.9, "perplexity": 6.7, "language": LIKELIHOODS},

@@ -50,12 +50,9 @@ def test_axes_strata_settings_and_sizes_that_others_lack_stay_apart(study: Studi
 
 
 def test_labels_numbers_text_and_scores_of_ones_own_have_columns_and_sums_to_be_merged(study: Studies) -> None:
-    labels = {
-        "metrics": {"accuracy": 0.8, "ood_accuracy": None, "last_label": 0.5},
-        "last_label": 1,
-        "correct_prefix": 1.5,
-    }
-    labels |= {"targets_by_position": [2], "correct_by_position": [1], "baseline": {"accuracy": 0.6}}
+    labels = {"metrics": {"accuracy": 0.8, "ood_accuracy": None, "last_label": 0.5}, "target_counts": {}}
+    labels |= {"last_label": 1, "correct_prefix": 1.5, "baseline": {"accuracy": 0.6}}
+    labels |= {"targets_by_position": [2], "correct_by_position": [1]}
     numbers = NumberScores.from_texts(["3"], ["1"]).to_record()
     text = Likelihoods(64.0, 32, 120, 8, 2, 2049.0, 1024.0, 512, 3840.0, 7200)
     lines = [

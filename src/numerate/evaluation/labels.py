@@ -198,7 +198,7 @@ class LabelCounts:
         if record.get("labels") is None:
             return None
         own = {name: record[entry] for name, entry in _OF_RECORD.items() if entry}
-        return sums_from_record(cls, {**record["labels"], **own, "num_offsets": 1})
+        return sums_from_record(cls, {"max_training_labels": None, **record["labels"], **own, "num_offsets": 1})
 
 
 _OF_RECORD = {"rows": "count", "exact_match": "correct", "num_offsets": ""}

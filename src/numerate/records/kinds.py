@@ -38,7 +38,7 @@ _CELL = {**_MEASUREMENT, "count evaluation_seed?": Count, "seed?": int, "region"
 _LABELS = record_type(
     {
         "targets_by_position correct_by_position": list[Count],
-        "max_training_labels": Count | None,
+        "max_training_labels?": Count,
         "last_label": Count,
         "correct_prefix": NonNegative,
         "metrics? baseline?": Object,
