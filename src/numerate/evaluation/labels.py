@@ -30,14 +30,8 @@ METRICS: dict[Metric, str] = {
     "last_label": "last label correct",
     "correct_prefix": "longest correct prefix",
 }
-"""The metrics of labels and their names in reports.
-
-- `exact_match`: rows all of whose labels are correct.
-- `ood_accuracy`: share of correct labels beyond the positions of training.
-- `accuracy`: share of correct labels.
-- `last_label`: rows whose last label is correct.
-- `correct_prefix`: labels before the first wrong one, as a share of the row's labels, mean over rows.
-"""
+"""The metrics of labels and their names in reports: `exact_match` and `last_label` are of rows, `ood_accuracy` and
+`accuracy` of labels, and `correct_prefix` is the mean over rows of the share of labels before the first wrong one."""
 
 
 @dataclass(frozen=True)
@@ -163,16 +157,12 @@ class LabelCounts:
         trained, targets = self.max_training_labels, self.targets_by_position
         if trained is None or self.score(metric) is None:
             return None
-        if metric == "ood_accuracy":
-            return 0.0
-        if metric == "accuracy":
-            return sum(targets[:trained]) / sum(targets)
-        rows_by_length = {
-            t: here - more for t, (here, more) in enumerate(zip(targets, (*targets[1:], 0), strict=True), 1)
-        }
+        if metric in ("accuracy", "ood_accuracy"):
+            return sum(targets[:trained]) / sum(targets) if metric == "accuracy" else 0.0
+        rows_by_length = enumerate((here - more for here, more in zip(targets, (*targets[1:], 0), strict=True)), 1)
         if metric == "correct_prefix":
-            return sum(rows * min(trained, t) / t for t, rows in rows_by_length.items()) / self.rows
-        return sum(rows for t, rows in rows_by_length.items() if t <= trained) / self.rows
+            return sum(rows * min(trained, t) / t for t, rows in rows_by_length) / self.rows
+        return sum(rows for t, rows in rows_by_length if t <= trained) / self.rows
 
     def constant_answer_score(self, metric: Metric) -> float | None:
         """The score of the best constant answer on `ood_accuracy` and on `last_label`; None for the others."""

@@ -73,22 +73,21 @@ class GeneratedAnswers(AnswerKind):
         """The record of one cell. `numbers` has the errors of answers that are numbers, `numbers_by_digits` those for
         each number of digits that the correct number has before its decimal point."""
         lines = self.predict(model, evaluation_data, request, log)
-        generation = get_generation(evaluation_data)
-        predictions = [answer_number(line["prediction"], generation.answer_pattern) for line in lines]
-        targets = [correct_number(line["correct_answer"], generation.answer_pattern) for line in lines]
-        rows_by_digits: dict[int, list[int]] = {}
-        for row, target in enumerate(targets):
-            if target is not None:
-                rows_by_digits.setdefault(len(str(abs(int(target)))), []).append(row)
-        numbers = {
-            str(digits): NumberScores.from_numbers([predictions[i] for i in rows], [targets[i] for i in rows])
-            for digits, rows in sorted(rows_by_digits.items())
-        }
+        pattern, by_digits = get_generation(evaluation_data).answer_pattern, dict[int, list[Mapping[str, Any]]]()
+        for line in lines:
+            if (target := correct_number(line["correct_answer"], pattern)) is not None:
+                by_digits.setdefault(len(str(abs(int(target)))), []).append(line)
+
+        def numbers(some: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+            predictions = [answer_number(line["prediction"], pattern) for line in some]
+            targets = [correct_number(line["correct_answer"], pattern) for line in some]
+            return NumberScores.from_numbers(predictions, targets).to_record()
+
         names = [name for name in self.columns if name in lines[0]]
         details: dict[str, Any] = {"scores": {name: round(sum(line[name] for line in lines), 6) for name in names}}
-        if numbers:
-            details["numbers"] = NumberScores.from_numbers(predictions, targets).to_record()
-            details["numbers_by_digits"] = {digits: scores.to_record() for digits, scores in numbers.items()}
+        if by_digits:
+            details["numbers"] = numbers(lines)
+            details["numbers_by_digits"] = {str(digits): numbers(by_digits[digits]) for digits in sorted(by_digits)}
         num_correct = sum(line["correct"] for line in lines)
         method = self.resolve_method(evaluation_data, request.method)
         return cell_record(evaluation_data.task, request, method, num_correct, len(lines), {}, details)
