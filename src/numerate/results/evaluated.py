@@ -1,11 +1,10 @@
 """What an evaluation found, as tables: its regions with all their metrics, named parts, strata, numbers by digits."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from numerate.results.headline import stratum_sizes
-from numerate.results.rows import COLUMNS, LABEL_METRICS, LANGUAGE_METRICS, SCORE_PREFIX, axes, cells_of, find_runs
+from numerate.results.rows import COLUMNS, LABEL_METRICS, LANGUAGE_METRICS, SCORE_PREFIX, axes
 from numerate.results.summary import by_context, grid_axes, has_parts, of_map, part_names, scores
 from numerate.results.tables import Table, pivot
 from numerate.results.words import REGION_NAMES, cell_name, is_share, joined
@@ -17,20 +16,15 @@ ANSWERS = ("number_accuracy", "missing", "clipped", "mae", "log_mae", "log_r2", 
 DIGITS = ("number_accuracy", "number_digit_accuracy", "missing", "mae", "mape", "log_mae")
 """The metrics of numbers and texts that are shown, and those for each number of digits of the correct number."""
 
-KEYS = ("checkpoint", "step", "position_offset")
-
-
-def frame_of(path: Path, records: Sequence[Mapping[str, Any]]) -> "DataFrame":
-    """The table of cells of some records of the run in a folder, with the columns of `numerate.cells`."""
-    return cells_of(find_runs([path]), [records])
-
 
 def evaluations(frame: "DataFrame") -> "dict[str, DataFrame]":
     """The cells of each checkpoint, choice of settings and position offset, titled by what differs between them."""
     found: dict[str, DataFrame] = {}
     settings = frame["settings"].fillna("as trained" if frame["settings"].notna().any() else "")
     several = frame["position_offset"].nunique() > 1
-    for (name, step, offset, text), own in frame.groupby([*KEYS, settings], sort=False):
+    for (name, step, offset, text), own in frame.groupby(
+        ["checkpoint", "step", "position_offset", settings], sort=False
+    ):
         title = f"{name} checkpoint, step {step}" if name in ("final", "best") else str(name)
         title += f", position offset {offset}" * several + f", {text}" * bool(text)
         found[title] = own

@@ -40,7 +40,8 @@ class Results:
     @cached_property
     def frame(self) -> "DataFrame":
         """A row per cell, with the columns of `numerate.cells`."""
-        frame: DataFrame = of_results("evaluated").frame_of(self.path, self.records)
+        rows = of_results("rows")
+        frame: DataFrame = rows.cells_of(rows.find_runs([self.path]), [self.records])
         return frame
 
     def text(self, width: int | None = None) -> str:
