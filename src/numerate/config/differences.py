@@ -31,19 +31,6 @@ def remove_seeds(tree: Any) -> Any:
     return [remove_seeds(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
-LABEL_SETTINGS = {"title", "name", "group", "paper", "trackers", "tracking"}
-"""Settings that name and file a recipe and do not change the experiment."""
-
-
-def differing_settings(recipes: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
-    """The settings in which recipes differ, seeds and labels aside: path to one value per recipe, where parts are of
-    different kinds the parts."""
-    trees = [
-        remove_seeds({name: one for name, one in recipe.items() if name not in LABEL_SETTINGS}) for recipe in recipes
-    ]
-    return dict(_differences("", trees))
-
-
 def _differences(path: str, values: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
     """The paths at which trees differ, with the values there, as deep as parts are of one kind."""
     if all(value == values[0] for value in values):
@@ -61,7 +48,8 @@ def _differences(path: str, values: Sequence[Any]) -> Iterator[tuple[str, Sequen
 def label_settings(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
     """The settings that affect results and in which recipes differ, in a few words, for each recipe. Pretrained models
     are named by their weights, without their hash, and without prompts where all weights differ."""
-    shown = {path: values for path, values in differing_settings(recipes).items() if _affects_results(path)}
+    trees = [remove_seeds(recipe) for recipe in recipes]
+    shown = {path: values for path, values in _differences("", trees) if _affects_results(path)}
     weights = shown.get("model.weights", shown.get("model.revision"))
     if weights is not None:
         implied = {"tokenizer.tokenizer", "tokenizer.revision", *["model.revision"] * ("model.weights" in shown)}
