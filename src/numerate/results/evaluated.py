@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from numerate.results.headline import stratum_sizes
 from numerate.results.rows import COLUMNS, LABEL_METRICS, LANGUAGE_METRICS, SCORE_PREFIX, axes
-from numerate.results.summary import by_context, grid_axes, has_parts, of_map, part_names, scores
+from numerate.results.summary import by_context, grid_axes, has_parts, of_map, of_strata, part_names, scores
 from numerate.results.tables import Table, pivot
 from numerate.results.words import REGION_NAMES, cell_name, is_share, joined
 
@@ -131,10 +131,10 @@ def _strata(frame: "DataFrame") -> list[Table]:
     """Exact match of the strata of each evaluation by size, the length of the longest operand."""
     import pandas
 
-    each = {title: stratum_sizes(own.assign(checkpoint=title)) for title, own in evaluations(frame).items()}
-    found = pandas.concat([own.assign(evaluation=title) for title, own in each.items() if len(own)] or [frame.iloc[:0]])
-    if not len(found):
+    if not len(of_strata(frame)):
         return []
+    each = {title: stratum_sizes(own.assign(checkpoint=title)) for title, own in evaluations(frame).items()}
+    found = pandas.concat([own.assign(evaluation=title) for title, own in each.items()])
     found = found.drop(columns="questions").rename(columns={"questions_of": "questions"})
     found = found.sort_values("size", kind="stable").assign(size=lambda own: own["size"].map("n = {:,}".format))
     note = "Strata: exact match in per cent on questions that random ones rarely are; n: the longest operand."
