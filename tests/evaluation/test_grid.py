@@ -111,6 +111,7 @@ def test_a_grid_has_the_strata_of_its_task_beside_other_cells(text: str, found: 
         (Sorting(), "cascade:9", r"^grid: Sorting has no stratum 'cascade'; it has none\.$"),
         (Arithmetic(), "cascades:9", r"Did you mean 'cascade'\?"),
         (Arithmetic("-"), "cascade:1:3", "^grid: cascade:1 selects none of the questions of Arithmetic$"),
+        (Arithmetic(), "carries:1:5000", r"^grid: the sizes of 'carries:1:5000' must add up to at most 1,000,000"),
         (Arithmetic(), "carries:1x2", r"^grid: a span must be low:high, both included, such as 1:5, not '1x2'"),
     ],
 )

@@ -131,6 +131,8 @@ def _parse_part(text: str, axes: Sequence[str], task: Task | None) -> GridPart:
     if colon and re.fullmatch(r"[a-zA-Z]\w*", name):
         values = _parse_values(rest, text, axes)
         if name != "diagonal":
+            if (total := sum(values)) > MAX_CELLS:  # a stratum may have as many cells as its size
+                raise UserError(f"grid: the sizes of {text!r} must add up to at most {MAX_CELLS:,}, not {total:,}")
             layers = [_stratum(name, size, axes, task) for size in values]
             cells = tuple(cell for layer in layers for cell in layer)
             return GridPart(f"{name}:{_format_range(values)}", cells, layers[0], layers[-1])
