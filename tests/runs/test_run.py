@@ -1,5 +1,6 @@
 """A stored run: found again, evaluated to the byte, questioned, reported, continued."""
 
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
