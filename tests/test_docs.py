@@ -190,7 +190,7 @@ def test_the_commands_beside_an_example_train_with_it(
     part = "QuestionFiles" if name == "my_data.py" else f"{name}:{KINDS[name][1]}"
     assert any(f"kind: {part}" in head.read_text() for head in trained) or name in ("my_verifier.py", "my_column.py")
     if name == "my_column.py":
-        assert "right_length: answers as long as the correct one" in capsys.readouterr().out
+        assert "right length: answers as long as the correct one" in capsys.readouterr().out
         cells = numerate.cells(trained[0].parent)
         assert "right_length, %" in numerate.load(trained[0].parent).report().read_text()
         assert cells["score.right_length"].between(0, 1).all()
@@ -266,7 +266,7 @@ def test_the_example_in_the_readme_runs(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "NUMERATE_RUNS": ""},
     )
     assert done.returncode == 0, done.stderr
-    assert "in_distribution" in done.stdout
+    assert "in distribution" in done.stdout
     assert list(tmp_path.glob("runs/addition_abacus/*/report.html"))
 
 

@@ -12,6 +12,7 @@ from numerate.tasks.task import Task
 from numerate.terminal import output_width, print_wrapped
 
 if TYPE_CHECKING:
+    from numerate.evaluation.evaluation_data import EvaluationData
     from numerate.tasks.language_modeling import LanguageModeling
 
 _MAX_SHOWN_TOKENS = 12
@@ -120,13 +121,12 @@ def _sample_recipe(recipe: Any, split: str, count: int) -> None:
     print_wrapped(f"position ids {offsets_text}; positions {positions or 'none'}. A dot: no target.{encoder}")
 
 
-def _symbols(data: Any, ids: Any, values: Any) -> list[str]:
+def _symbols(data: "EvaluationData", ids: Any, values: Any) -> list[str]:
     """The tokens of a row, with the value of number tokens (`[NUM]=12.5`), and a dot for no token."""
-    carries_number = data.number_token_mask.tolist()
     number_values = [None] * len(ids) if values is None else values[0].tolist()
     return [
-        "." if i < 0 else data.symbols[i] + (f"={value:.7g}" if carries_number[i] and value is not None else "")
-        for i, value in zip(ids.tolist(), number_values, strict=True)
+        "." if i < 0 else str(data.symbols[i]) + (f"={value:.7g}" if is_number and value is not None else "")
+        for i, is_number, value in zip(ids.tolist(), data.is_number_token(ids).tolist(), number_values, strict=True)
     ]
 
 
