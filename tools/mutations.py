@@ -278,16 +278,16 @@ FAULTS = [
     ),
     Fault(
         "a run that ran out of time counts as done",
-        "runs/end.py",
-        'self.results.get("stop_reason") != "minutes"',
-        "True",
-        "tests/runs/studies/test_end.py",
+        "runs/item.py",
+        'if trained.stop_reason == "minutes":',
+        "if False:",
+        "tests/runs/studies/test_faults.py",
     ),
     Fault(
         "a search starts one trial too many",
         "runs/search.py",
-        "range(len(trials), search.num_trials)",
-        "range(len(trials), search.num_trials + 1)",
+        "for number in range(search.num_trials) if not",
+        "for number in range(search.num_trials + 1) if not",
         "tests/runs/test_search.py",
     ),
     Fault(

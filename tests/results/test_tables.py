@@ -55,7 +55,7 @@ def groups_text(runs: DataFrame, by: str = "label", **more: Any) -> str:
 
 
 def test_every_run_of_the_plan_has_a_row_however_it_stands(study: Studies) -> None:
-    ends = [done(), failed(), None, failed("died", "its worker died"), done(stop_reason="minutes")]
+    ends = [done(), failed(), None, failed("died", "its worker died"), {"status": "stopped"}]
     table = study([(recipe(seed=seed), end) for seed, end in enumerate(ends)])
     assert rows_of(table, "seed", "status", "failure", "error", "final.ood_test") == [
         (0, "done", None, None, 0.5),

@@ -1,7 +1,6 @@
 """Searches: a space of settings, trials that are ordinary runs, and nothing but the files of these runs."""
 
 import importlib.util
-import json
 import os
 import shlex
 import shutil
@@ -15,7 +14,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from numerate.config import override
@@ -23,19 +21,18 @@ from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.results.runs import results_of
 from numerate.runs import search as search_file
-from numerate.runs import trials as trials_file
 from numerate.runs.end import Ending, read_end
 from numerate.runs.engines.engine import Engine, Failure, FailureKind, Outcome
-from numerate.runs.sampling import importances, is_pruned, next_point
-from numerate.runs.search import SearchResult, search
+from numerate.runs.search import Search, SearchResult, search
 from numerate.runs.space import Space
 from numerate.runs.study_folder import StudyFolder
 from numerate.runs.train import train
-from numerate.runs.trials import Search, Trial, TrialRun, run_result, summarize_runs
+from numerate.runs.trials import Sampling, Trial, curve
 from numerate.tasks.task import Task
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
+from run_records import write_lines
 from small_runs import TINY
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="a search needs optuna")
@@ -46,7 +43,7 @@ SPACE = Space.parse(TINY, RATES) if importlib.util.find_spec("optuna") else Spac
 
 
 def values(found: SearchResult) -> list[Any]:
-    return [(trial.number, trial.state, trial.scores, trial.parameters) for trial in found.trials]
+    return [(trial.number, trial.state, trial.curves, trial.parameters) for trial in found.trials]
 
 
 # The space ------------------------------------------------------------------------------------------------------------
@@ -125,12 +122,13 @@ def test_another_seed_gives_other_trials(found: SearchResult, tmp_path: Path) ->
 
 def test_a_trial_is_an_ordinary_run_of_the_search_and_shown_as_one(found: SearchResult) -> None:
     folder = RunFolder(found.best_trial.runs[0].path)
-    trained = train(found.best_recipe, runs_dir=found.path.parent, quiet=True)
+    trained = train(found.best_recipe, runs_dir=found.search.path.parent, quiet=True)
     assert (trained.run.path, trained.stop_reason) == (folder.path, "done")
-    assert (folder.path.parent, folder.metadata()["group"]) == (found.path, found.path.name)
-    rows = results_of(found.path).set_index("run")
-    row = rows.loc[f"{found.path.name}/{folder.id}"]
-    assert (len(rows), row["status"], row["loss"]) == (5, "done", found.best_trial.objective)
+    path = found.search.path
+    assert (folder.path.parent, folder.metadata()["group"]) == (path, path.name)
+    rows = results_of(path).set_index("run")
+    row = rows.loc[f"{path.name}/{folder.id}"]
+    assert (len(rows), row["status"], row["loss"]) == (5, "done", found.search.sampling.objective(found.best_trial))
     assert row["optimizer.learning_rate"] == found.best_trial.parameters["optimizer.learning_rate"]
 
 
@@ -150,16 +148,16 @@ def test_a_search_asks_no_question_of_the_test_split_and_evaluates_no_grid(
     assert not list(tmp_path.glob("**/cells.jsonl"))
     assert (len(found.trials), found.num_left) == (2, 0), "there are no more points"
     assert [run.run.seed for run in found.best_trial.runs] == [5, 6]
-    assert "of 2 seeds" in str(found)
+    assert "(median of 2 seeds, 0.0% to 0.0%)" in str(found)
 
 
-def test_the_best_is_shown_first_and_is_to_be_measured_on_new_seeds(found: SearchResult) -> None:
-    best = found.best_trial
-    assert best.objective == min(trial.objective for trial in found.trials)
-    table = str(found).splitlines()
-    assert (table[0].split()[:2], table[2].split()[0]) == (["trial", "loss"], str(best.number))
-    settings = shlex.join(found.search.space.settings(best.parameters))
+def test_the_best_is_shown_and_is_to_be_measured_on_new_seeds(found: SearchResult) -> None:
+    best, sampling = found.best_trial, found.search.sampling
+    assert sampling.objective(best) == min(map(sampling.objective, found.trials))
+    assert f"best: trial {best.number}: loss {sampling.objective(best):.4g}, optimizer.learning_rate=" in str(found)
+    settings = shlex.join(sampling.space.settings(best.parameters))
     assert f"numerate run rotary {settings} seed=1,2,3,4,5" in str(found)
+    assert f"numerate results {found.search.path}" in str(found)
     called = ("my recipes/it.py:tiny", "--parts", "my.py")
     several = replace(found, search=replace(found.search, seeds=(0, 1, 2)), command_words=called)
     assert several.next_command() == f"numerate run 'my recipes/it.py:tiny' {settings} seed=3,4,5,6,7 --parts my.py"
@@ -170,7 +168,7 @@ def test_the_best_is_shown_first_and_is_to_be_measured_on_new_seeds(found: Searc
 
 
 def test_the_same_search_again_trains_nothing_and_a_larger_one_continues(found: SearchResult, tmp_path: Path) -> None:
-    shutil.copytree(found.path, tmp_path / found.path.name)
+    shutil.copytree(found.search.path, tmp_path / found.search.path.name)
     before = {path: path.read_bytes() for path in tmp_path.glob("*/*/*.json*")}
     again = search(TINY, RATES, trials=5, metric="loss", runs_dir=tmp_path, quiet=True)
     assert values(again) == values(found)
@@ -194,16 +192,16 @@ def test_a_name_stands_for_one_search_of_the_same_files_and_weights(tmp_path: Pa
         found = go(trials=number)
         heads = [RunFolder(trial.runs[0].path).metadata() for trial in found.trials]
         assert [head["recipe"]["init_from"] for head in heads] == [source.folder.id] * number
-    with pytest.raises(UserError, match=r"mine: is a search with another settings: .*another name="):
+    with pytest.raises(UserError, match=r"mine: is that of: Which is best for loss: optimizer.lr=log.* Another name="):
         go("model.hidden_size=16,64")
-    with pytest.raises(UserError, match="is a search with another metric"):
+    with pytest.raises(UserError, match="is that of: Which is best for loss"):
         go(metric="validation")
     file.write_text("1+2=3\n2+4=6\n3+4=7\n")
     with pytest.raises(UserError, match=r"the contents of .*sums\.txt have changed since .*mine was started"):
         go()
-    (runs / "mine" / "search.json").unlink()
-    with pytest.raises(UserError, match=r"mine: is a study, or a search that has lost its search\.json"):
-        go()
+    StudyFolder(runs / "other").update([], question="Why?")
+    with pytest.raises(UserError, match=r"other: is that of: Why\? Another name="):
+        search(recipe, RATES, name="other", runs_dir=runs)
 
 
 # Points, scores and pruning -------------------------------------------------------------------------------------------
@@ -213,12 +211,10 @@ def test_a_name_stands_for_one_search_of_the_same_files_and_weights(tmp_path: Pa
 def make(tmp_path: Path) -> Callable[..., Search]:
     """A search in a folder of its own, of which no trial is trained."""
 
-    def made(space: Space = SPACE, **options: Any) -> Search:
+    def made(space: Space = SPACE, num_trials: int = 30, seeds: Any = (0,), **options: Any) -> Search:
         name = f"s{len(list(tmp_path.glob('s*')))}"
-        (tmp_path / name).mkdir()
-        made = Search(tmp_path / name, replace(TINY, title=name), space, **options)
-        made.write(SearchFile(definition={}, init_from=None, contents=None))
-        return made
+        sampling = Sampling(space, seed=seeds[0], **options)
+        return Search(tmp_path / name, "?", replace(TINY, title=name), sampling, seeds, num_trials).open()
 
     return made
 
@@ -234,76 +230,78 @@ def lines(*evaluations: tuple[int, float, float | None], loss: float = 1.0) -> l
     return found
 
 
-def add(search: Search, value: float) -> Trial:
-    """Adds the next trial, with one evaluation; it has not ended."""
-    search.add_trial(next_point(search, search.trials()))
-    score = Score.of(metrics(value), search.metric, 4)
-    assert score is not None
-    return replace(search.trials()[-1], scores=(score,))
-
-
 def metrics(value: float) -> list[dict[str, Any]]:
     return lines((4, value, None), loss=4 * (1 - value))
 
 
-def end(trial: Trial) -> Trial:
-    results = {"stop_reason": "budget", "search": msgspec.to_builtins(trial.scores[0])}
-    Ending(RunFolder(trial.runs[0].path), trial.runs[0].run.key).write("done", results=results)
-    (trial.runs[0].path / "recipe.yaml").touch()
-    return trial
+def trial(number: int, parameters: Mapping[str, Any], value: float, state: Any = "complete") -> Trial:
+    return Trial(number, parameters, state, curves=({4: value},))
 
 
-def test_a_run_is_worth_what_its_best_checkpoint_got_right_on_the_next_lengths() -> None:
+def end(search: Search, number: int, value: float, **results: Any) -> Trial:
+    """Begins a trial, and writes that its run ended."""
+    run = search.begin(number).runs[-1]
+    results = {"stop_reason": "budget", "step": 4} | results
+    Ending(RunFolder(run.path), run.run.key).write("done", results=results)
+    write_lines(run.path / "metrics.jsonl", metrics(value))
+    (run.path / "recipe.yaml").touch()
+    return search.trials()[number]
+
+
+def test_a_run_is_worth_what_its_best_evaluation_got_right_on_the_next_lengths() -> None:
     found = lines((10, 0.2, 0.5), (20, 0.9, 0.5), (30, 1.0, 0.25), (40, 1.0, 1.0))
-    best = Score.of(found, "ood_validation", 30)
-    assert best is not None
-    assert (best.metric, best.value, best.interval) == ("ood_validation", 0.5, (0.25, 0.5))
-    assert best.objectives == pytest.approx({10: 0.5, 20: 0.5, 30: 0.25}, abs=1e-5)
-    assert best.objectives[10] < best.objective == best.objectives[20] < 0.502, "ties are settled in distribution"
+    values = curve(found, "ood_validation", 30)
+    assert values == pytest.approx({10: 0.5, 20: 0.5, 30: 0.25}, abs=1e-5)
+    assert values[10] < values[20], "ties are settled in distribution"
 
-    def value(name: Any, *lines: Mapping[str, Any]) -> float | None:
-        score = Score.of(lines, name, 30)
-        return None if score is None else score.value
+    def best(metric: Any, *lines: Mapping[str, Any]) -> float | None:
+        values = curve(lines, metric, 30)
+        return Sampling(SPACE, metric).objective(Trial(0, {}, curves=(values,))) if values else None
 
-    assert [value(name, *found) for name in ("validation", "loss")] == [1.0, 1 / 30]
-    assert value("ood_validation", *lines((10, 0.2, None), (20, 0.9, None))) == 0.9
-    assert value("ood_validation") is None
-    assert value("validation", {"step": 1, "split": "validation", "accuracy": 0.5}) is None, "it has no exact match"
+    assert [best(metric, *found) for metric in ("validation", "loss")] == [1.0, 1 / 30]
+    assert best("ood_validation", *lines((10, 0.2, None), (20, 0.9, None))) == 0.9
+    assert best("ood_validation") is None
+    labels = {"step": 1, "split": "validation", "exact_match": 0.0, "accuracy": 0.5}
+    assert best("validation", labels) == 0.5, "whole rows of labels are wrong long before their labels are"
     text = {"split": "validation", "low": 1.9, "high": 2.1, "perplexity": 7.0, "token_accuracy": 0.5}
     losses = [text | {"step": step, "loss": loss} for step, loss in ((10, 3.0), (20, 2.0), (30, 2.5), (40, 1.0))]
-    assert value("validation_loss", *losses) == 2.0
-    assert value("validation_loss", text | {"step": 1, "loss": float("nan")}) is None
-    seeds = tuple(msgspec.structs.replace(best, value=v, objective=v / 2, interval=None) for v in (0.25, 1.0, 0.5))
-    trial = Trial(0, "complete", {}, seeds)
-    assert (trial.objective, trial.texts()) == (0.25, ["50.0%", "25.0%", "100.0%"])
+    assert best("validation_loss", *losses) == 2.0
+    assert best("validation_loss", text | {"step": 1, "loss": float("nan")}) is None
+    seeds = Trial(0, {}, "complete", curves=({4: 0.25}, {4: 0.0, 8: 1.0}, {4: 0.5}))
+    assert Sampling(SPACE).objective(seeds) == 0.5
 
 
-def test_a_grid_tries_each_point_once_and_no_point_is_tried_twice(make: Callable[..., Search]) -> None:
+def test_a_grid_tries_each_point_once_and_no_point_is_tried_twice() -> None:
     space = Space.parse(TINY, {"model.hidden_size": [16, 32], "training.batch_size": "between(8,24,8)"})
     for sampler, seed in product(("grid", "tpe", "random"), (0, 1)):
-        of_sampler = make(space, sampler=sampler, seeds=(seed,))
-        points = [tuple(end(add(of_sampler, 0.1 * number)).parameters.values()) for number in range(6)]
-        assert sorted(points) == sorted((width, batch) for width in ("16", "32") for batch in (8, 16, 24))
+        trials: list[Trial] = []
+        for number in range(6):
+            point = Sampling(space, sampler=sampler, seed=seed).next_point(trials)  # type: ignore[arg-type]
+            trials.append(trial(number, point, 0.1 * number))
+        points = sorted(tuple(one.parameters.values()) for one in trials)
+        assert points == sorted((width, batch) for width in ("16", "32") for batch in (8, 16, 24))
 
 
 @pytest.mark.parametrize("metric", ["validation", "loss"])
 @pytest.mark.parametrize("pruner", ["median", "hyperband"])
-def test_a_pruner_stops_what_is_worse_than_others(make: Callable[..., Search], metric: Any, pruner: Any) -> None:
-    searched, answers = make(metric=metric, pruner=pruner), []
-    for value in (0.5, 0.51, 0.52, 0.53, 0.54, 0.1, 0.9):
-        trial = add(searched, value)
-        answers.append(is_pruned(searched, replace(trial, scores=()), metrics(value)))
-        if len(answers) <= 5:
-            end(trial)
+def test_a_pruner_stops_what_is_worse_than_others(metric: Any, pruner: Any) -> None:
+    sampling, trials, answers = Sampling(SPACE, metric, pruner=pruner), list[Trial](), []
+    for number, share in enumerate((0.5, 0.51, 0.52, 0.53, 0.54, 0.1, 0.9)):
+        value = share if metric == "validation" else 1 - share
+        point = sampling.next_point(trials)
+        current = [*trials, trial(number, point, value, "running")]
+        answers.append(sampling.is_pruned(current, number, TINY.training))
+        trials.append(trial(number, point, value, "complete" if number < 5 else "running"))
     assert answers == [False] * 5 + [True, False]
 
 
-def test_a_fields_importance_is_reported_from_ten_trials_on(make: Callable[..., Search]) -> None:
-    searched = make(metric="validation")
+def test_a_fields_importance_is_reported_from_ten_trials_on() -> None:
+    sampling, trials = Sampling(SPACE, "validation"), list[Trial]()
     for number in range(11):
-        shares = importances(searched, trials := searched.trials())
+        shares = sampling.importances(trials)
         assert bool(shares) == (number >= 10)
-        end(add(searched, next_point(searched, trials)["optimizer.learning_rate"]))
+        point = sampling.next_point(trials)
+        trials.append(trial(number, point, point["optimizer.learning_rate"]))
     assert next(iter(shares)) == "optimizer.learning_rate"
     assert sum(shares.values()) == pytest.approx(1.0)
 
@@ -311,7 +309,7 @@ def test_a_fields_importance_is_reported_from_ten_trials_on(make: Callable[..., 
 def test_a_trial_that_a_pruner_gives_up_ends_early_and_its_run_can_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_file, "is_pruned", lambda search, trial, lines: trial.number == 0 and len(lines) > 0)
+    monkeypatch.setattr(Sampling, "is_pruned", lambda self, trials, number, training: number == 0)
     found = search(TINY, RATES, trials=2, metric="loss", pruner="median", runs_dir=tmp_path, quiet=True)
     assert [trial.state for trial in found.trials] == ["pruned", "complete"]
     assert (found.best_trial.number, found.num_left) == (1, 0)
@@ -329,64 +327,52 @@ def test_points_that_were_edited_are_refused_and_no_code_of_them_runs(
     make: Callable[..., Search], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edited = make(Space.parse(TINY, ["model.positions=[]", "model.mixer=LSTM,GRU", "lr=log(1e-4,1e-2)"]))
-    edited.add_trial({"model.mixer": "LSTM", "optimizer.lr": 0.001})
+    rate = edited.begin(0).parameters["optimizer.lr"]
     (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
     monkeypatch.chdir(tmp_path)
-    file, remedy = edited.path / "search.json", "Restore it from a copy, or start another search"
-    text = file.read_text()
+    file, remedy = edited.path / "study.json", "move the file away"
+    mixer, text = edited.trials()[0].parameters["model.mixer"], file.read_text()
     for old, new, message in (
-        ('"LSTM"', '"evil.py:Bad"', r"trial 0: .*evil\.py:Bad"),
-        ('"optimizer.lr":0.001', '"optimizer.lr":7.5', "trial 0: .*7.5"),
-        ('"model.mixer":"LSTM",', "", "trial 0"),
-        ('"optimizer.lr"', '"optimizer.eps":0.1,"optimizer.lr"', "trial 0"),
-        ('"optimizer.lr"', '"optimizer.lr":0.1,"optimizer.lr"', "it was edited"),
-        ('"points"', '"point"', "unknown field `point`"),
-        ("]}", "", "truncated"),
+        (f'"model.mixer":"{mixer}"', '"model.mixer":"evil.py:Bad"', r"trial 0: .*evil\.py:Bad"),
+        (f'"optimizer.lr":{rate}', '"optimizer.lr":7.5', "trial 0: .*7.5"),
+        (f'"model.mixer":"{mixer}",', "", "trial 0"),
+        ('"optimizer.lr":', '"optimizer.eps":0.1,"optimizer.lr":', "trial 0"),
+        ('"optimizer.lr":', '"optimizer.lr":0.1,"optimizer.lr":', "it was edited"),
+        ('"parameters"', '"point"', "unknown field `point`"),
     ):
+        assert old in text
         file.write_text(text.replace(old, new))
-        with pytest.raises(UserError, match=rf"search\.json: damaged: .*({message}).*{remedy}"):
-            replace(edited).trials()
+        with pytest.raises(UserError, match=rf"study\.json: damaged: .*({message}).*{remedy}"):
+            edited.trials()
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_score_is_what_the_end_of_its_run_says_and_no_other_file(found: SearchResult, tmp_path: Path) -> None:
-    shutil.copytree(found.path, tmp_path / found.path.name)
-
-    def go() -> SearchResult:
-        return search(TINY, RATES, trials=5, metric="loss", runs_dir=tmp_path, quiet=True)
-
-    first, second, third = (tmp_path / trial.runs[0].run.run for trial in found.trials[:3])
+def test_a_trial_is_worth_what_the_metrics_of_its_run_say(found: SearchResult, tmp_path: Path) -> None:
+    shutil.copytree(found.search.path, tmp_path / found.search.path.name)
+    first, second = (tmp_path / trial.runs[0].run.run for trial in found.trials[:2])
     shutil.copy(second / "metrics.jsonl", first)
     (second / "metrics.jsonl").unlink()
-    assert values(go()) == values(found)
-    (third / "end.json").write_text((third / "end.json").read_text().replace('"objective":', '"other":'))
-    assert values(go()) == values(found), "an edited one is read from the metrics again"
-    (third / "end.json").write_text(
-        (third / "end.json").read_text().replace('"metric":"loss"', '"metric":"validation"')
+    trials = search(TINY, RATES, trials=5, metric="loss", runs_dir=tmp_path, quiet=True).trials
+    assert trials[0].curves == found.trials[1].curves
+    assert (trials[1].state, trials[2:]) == (
+        "failed",
+        tuple(replace(one, runs=trials[one.number].runs) for one in found.trials[2:]),
     )
-    assert values(go()) == values(found), "and so is one of another metric"
-    (second / "end.json").unlink()
-    assert "it ends at step 0, and the run was trained to step 4" in str(go().trials[1].error)
+    assert "ended before an evaluation with a finite loss" in str(trials[1].error)
 
 
-@pytest.mark.parametrize("edited", [{"value": 5.0}, {"objective": -1.0}, {"interval": (0.9, 1.0)}])
-def test_a_score_outside_its_bounds_is_none(edited: dict[str, Any]) -> None:
-    score = Score.of(lines((10, 0.5, 0.5)), "ood_validation", 30)
-    assert score is not None
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(msgspec.to_builtins(score) | edited, Score, str_keys=True)
-
-
-def test_no_run_follows_a_pruned_one_nor_is_left(make: Callable[..., Search]) -> None:
-    searched = make(seeds=(0, 1))
-    run = add(searched, 0.5).runs[0]
-    score = Score.of(metrics(0.5), searched.metric, 4)
-    results = {"step": 4, "stop_reason": "pruned", "search": msgspec.to_builtins(score)}
-    Ending(RunFolder(run.path), run.run.key).write("done", results=results)
-    (run.path / "recipe.yaml").touch()
-    assert len(StudyFolder(searched.path).read().plan()) == 2
-    searched.list_runs(searched.trials())
-    assert [one.run for one in StudyFolder(searched.path).read().plan()] == [run.run.run]
+def test_each_seed_of_a_trial_is_begun_when_the_one_before_has_ended_and_none_after_a_pruned_one(
+    make: Callable[..., Search],
+) -> None:
+    searched = make(seeds=(3, 4), metric="validation")
+    assert [len(searched.begin(0).runs) for _ in range(2)] == [1, 1]
+    assert end(searched, 0, 0.5).state == "running"
+    both = end(searched, 0, 0.75)
+    assert (both.state, [run.run.seed for run in both.runs]) == ("complete", [3, 4])
+    assert searched.sampling.objective(both) == 0.625
+    pruned = end(searched, 1, 0.5, stop_reason="pruned")
+    assert (pruned.state, len(searched.begin(1).runs)) == ("pruned", 1)
+    assert len(StudyFolder(searched.path).read().plan()) == 3
 
 
 # What goes wrong ------------------------------------------------------------------------------------------------------
@@ -398,22 +384,21 @@ def test_settings_that_are_refused_together_are_failed_trials(tmp_path: Path) ->
     refused = [trial for trial in found.trials if trial.state == "failed"]
     assert len(refused) == len(found.ranked_trials) == 2
     assert all("heads" in str(trial.error) and "num_heads=3" in str(trial.parameters) for trial in refused)
-    assert f"trial {refused[0].number} failed: " in str(found)
+    assert f"trial {refused[0].number}: failed, " in str(found)
+    assert results_of(found.search.path)["status"].value_counts().to_dict() == {"done": 2, "failed": 2}
     narrow = {"optimizer.learning_rate": "between(0.001,0.001001)"}
-    found = search(TINY, narrow, trials=3, runs_dir=tmp_path, quiet=True)
-    assert [trial.state for trial in found.trials] == ["complete"] * 3
-    assert len(list(found.path.glob("*/recipe.yaml"))) == 2, "one point is there twice, and one run for both"
+    with pytest.raises(UserError, match="there is no point besides those of 2 trials"):
+        search(TINY, narrow, trials=3, runs_dir=tmp_path, quiet=True)
 
 
 def test_a_trial_that_fails_is_shown_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failed(recipe: Recipe) -> str:
         return str(search(recipe, RATES, trials=2, runs_dir=tmp_path / str(time.monotonic()), quiet=True))
 
-    assert "2 failed\ntrial 0 failed: device: " in failed(replace(TINY, device="cuda:99"))
-    training = replace(TINY.training, minutes=1e-9)
-    text = "trial 1 failed: training: ended before an evaluation with a finite ood_validation; a larger budget, or"
-    assert text in failed(replace(TINY, training=training))
-    monkeypatch.setattr(trials_file, "_accuracy", lambda *_: float("nan"))
+    assert "2 failed\ntrial 0: failed, optimizer.learning_rate=" in failed(replace(TINY, device="cuda:99"))
+    assert "has no checkpoint yet" in failed(replace(TINY, training=replace(TINY.training, minutes=1e-9)))
+    monkeypatch.setattr(search_file, "curve", lambda *_: {})
+    text = ": training: ended before an evaluation with a finite ood_validation; a larger budget, or"
     assert text in failed(TINY)
 
 
@@ -427,7 +412,7 @@ class Elsewhere(Engine):
     def _map(self, function: Any, items: Sequence[Any], *more: Any) -> Iterator[Outcome]:
         for index, _ in enumerate(items):
             if self.adds:
-                function.search.add_trial(next_point(function.search, function.search.trials()))
+                function.begin(len(function.trials()))
             status = 0 if self.why == "not started" else 1
             yield Outcome(index, failure=Failure(self.why, "some reason", status) if self.why else None)
 
@@ -435,7 +420,11 @@ class Elsewhere(Engine):
 @pytest.mark.parametrize(
     ("why", "error", "message"),
     [
-        (None, OperationalError, "2 trials remain, and no worker starts one"),
+        (
+            None,
+            OperationalError,
+            "trial 0: its worker finished, but .* all workers must share this folder",
+        ),
         ("user error", UserError, "some reason"),
         ("died", OperationalError, "some reason"),
     ],
@@ -448,7 +437,7 @@ def test_an_engine_that_gets_nothing_done_is_reported(
     for left, status in (("not started", 0), ("stopped", 1)):  # such as a lost task of Slurm
         found = search(TINY, RATES, trials=2, engine=Elsewhere(why=left), runs_dir=tmp_path)
         assert found.exit_status == status
-        assert "not finished: some reason" in capsys.readouterr().err
+        assert "trial 1: some reason" in capsys.readouterr().err
     assert "0 of 2 trials are complete, 2 not finished; the same command resumes" in str(found)
     with pytest.raises(UserError, match="no trial is complete"):
         _ = found.best_recipe
@@ -457,7 +446,7 @@ def test_an_engine_that_gets_nothing_done_is_reported(
 def test_trials_that_all_fail_alike_end_the_search(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"all 5 trials failed alike; .*: device: "):
         search(replace(TINY, device="cuda:99"), RATES, trials=20, name="s", runs_dir=tmp_path, quiet=True)
-    assert len(json.loads((tmp_path / "s" / "search.json").read_text())["points"]) == 5
+    assert len(StudyFolder(tmp_path / "s").read().plan()) == 5
 
 
 def test_a_trial_that_its_worker_cannot_end_has_failed(tmp_path: Path) -> None:
@@ -467,16 +456,15 @@ def test_a_trial_that_its_worker_cannot_end_has_failed(tmp_path: Path) -> None:
         assert [trial.error for trial in found.trials] == ["some reason"] * 2
 
 
-def test_a_trial_that_another_process_trains_is_left_to_it(make: Callable[..., Search]) -> None:
-    here = make(num_trials=2)
-    first, second = add(here, 0.5), add(here, 0.5)
-    for trial in (first, second):
-        trial.runs[0].path.mkdir()
-    with RunFolder(first.runs[0].path).lock():
-        assert search_file._numbers_left(here) == [1]
-        with RunFolder(second.runs[0].path).lock():
-            assert search_file._numbers_left(here) == []
-    assert search_file._numbers_left(here) == [0, 1]
+def test_a_trial_that_another_process_trains_is_left_to_it(found: SearchResult, tmp_path: Path) -> None:
+    shutil.copytree(found.search.path, tmp_path / found.search.path.name)
+    held = RunFolder(tmp_path / found.trials[1].runs[0].run.run)
+    (held.path / "end.json").unlink()
+    done = TINY, RATES
+    with held.lock():
+        again = search(*done, trials=6, metric="loss", runs_dir=tmp_path, quiet=True)
+        assert [one.state for one in again.trials] == ["complete", "running", *["complete"] * 4]
+    assert search(*done, trials=6, metric="loss", runs_dir=tmp_path, quiet=True).num_left == 0
 
 
 def test_a_search_that_is_stopped_continues_and_ends_as_if_it_had_not_been(
@@ -517,8 +505,7 @@ def test_a_killed_search_is_finished_by_two_commands_that_share_what_is_left(tmp
         return subprocess.Popen([sys.executable, "-m", "numerate", *words.split()], **pipes)
 
     def points() -> list[Any]:
-        file = tmp_path / "runs" / "s" / "search.json"
-        return json.loads(file.read_text())["points"] if file.exists() else []
+        return [run.parameters for run in StudyFolder(tmp_path / "runs" / "s").read().plan()]
 
     def ended() -> dict[Path, bytes]:
         ends = {file.parent: read_end(file.parent) for file in (tmp_path / "runs" / "s").glob("*/end.json")}

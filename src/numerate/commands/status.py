@@ -65,8 +65,11 @@ def status_text(status: StudyStatus) -> str:
     if failed := [state for state in status.states if state.status == "failed"]:
         lines = [f"failed: {one.run.display_name}: {' '.join(str(one.error).split())}" for one in failed]
         more = [f"... and {len(failed) - MAX_SHOWN_FAILURES} more"] if len(failed) > MAX_SHOWN_FAILURES else []
-        is_search = (status.folder.path / "search.json").exists()
-        again = "the same search trains one again without its end.json" if is_search else "retry=true runs them again"
+        again = (
+            "the same search trains one again without its end.json"
+            if status.is_search
+            else "retry=true runs them again"
+        )
         parts.append("\n".join([*lines[:MAX_SHOWN_FAILURES], *more, again]))
     return "\n\n".join([*parts, str(status.folder.path)])
 

@@ -92,7 +92,7 @@ def search(
     result = search_recipe(
         load_recipe(address), settings, engine=engine or Local(), command_words=command_words, **options
     )
-    print_wrapped(result.text(output_width()))
+    print_wrapped(str(result))
     if traceback:
         for end in (run.end for trial in result.trials for run in trial.runs):
             print((end and end.traceback) or "", end="", file=sys.stderr)

@@ -5,27 +5,16 @@ if its lock is held, so no file says that.
 """
 
 import os
-import re
 import socket
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 import msgspec
 
 from numerate.errors import UserError
 from numerate.records.reading import check_format, damage_message, parse_record, read_bytes
-from numerate.records.schema import (
-    Count,
-    Fraction,
-    Loss,
-    NonNegative,
-    NonNegativeLoss,
-    Schema,
-    record_type,
-    restore_numbers,
-)
+from numerate.records.schema import Count, Fraction, Loss, NonNegative, NonNegativeLoss
 from numerate.runs.engines.engine import Failure, FailureKind
 from numerate.runs.engines.failures import failure_to_record
 from numerate.training import checkpoint, disk
@@ -33,48 +22,42 @@ from numerate.training.run_folder import RunFolder
 
 END_FILE = "end.json"
 
+Status = Literal["done", "failed", "stopped"]
 T = TypeVar("T")
 
 _REMEDY = "The run is unharmed: remove the file, and the same command reads its run again without training it."
 
-_Region = record_type(
-    {
-        "low? mean? high?": Fraction,
-        "cells?": Count,
-        "labels?": dict[str, dict[str, Fraction | None]],
-        "answers?": dict[str, Loss | None],
-        "language?": dict[str, NonNegativeLoss | None],
-        "non_causal_reason?": str,
-    },
-    *("low <= mean", "high >= mean"),
-)
-_Results = record_type(
-    {
-        "stop_reason?": Literal["budget", "target", "minutes", "pruned"],
-        "step? examples? tokens? extended_from? best_step?": Count,
-        "flops?": NonNegative,
-        "loss? validation_loss?": Loss,
-        "validation_exact_match? ood_validation_exact_match?": Fraction,
-        "validation_perplexity? validation_bits_per_byte?": NonNegativeLoss,
-        "final? best?": dict[str, _Region],  # type: ignore[valid-type]
-    }
-)
-_RESULTS = Schema(_Results, _REMEDY)
+
+class RunResults(TypedDict, total=False):
+    """The end of the training of a run that is done and evaluated; numbers that are not finite are texts."""
+
+    extended_from: Count
+    stop_reason: Literal["budget", "target", "pruned"]
+    step: Count
+    examples: Count
+    tokens: Count
+    flops: NonNegative | None
+    loss: Loss | None
+    validation_exact_match: Fraction | None
+    ood_validation_exact_match: Fraction | None
+    validation_loss: Loss | None
+    validation_perplexity: NonNegativeLoss | None
+    validation_bits_per_byte: NonNegativeLoss | None
+    best_step: Count | None
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How a run ended: done, failed with the `kind` of failure and its `error`, or stopped, so that it resumes.
 
     `key` is the `content_key` of the recipe of which this is the end; `ended` is in Unix time, `seconds` those of all
-    sessions. `results` of a run that is done and evaluated are the last metrics of training, and each region at its
-    `final` and its `best` checkpoint.
+    sessions; a run that was only trained has no `results`.
 
     >>> end = End.now("failed", key="0123", seconds=2.5, kind="user error", error="device: there is no cuda:99")
     >>> end.is_failed("0123"), end.is_done("0123")
     (True, False)
     """
 
-    status: Literal["done", "failed", "stopped"]
+    status: Status
     key: str
     ended: NonNegative
     seconds: NonNegative
@@ -83,20 +66,18 @@ class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     kind: FailureKind | None = None
     error: str | None = None
     traceback: str | None = None
-    results: dict[str, Any] | None = None
+    results: RunResults | None = None
 
     @classmethod
-    def now(cls, status: Literal["done", "failed", "stopped"], *, key: str, seconds: float, **entries: Any) -> "End":
+    def now(cls, status: Status, *, key: str, seconds: float, **entries: Any) -> "End":
         """The end of a run in this process at this moment."""
         ended, seconds = (round(max(0.0, value), 3) for value in (time.time(), seconds))
         host, pid = socket.gethostname(), os.getpid()
         return cls(status=status, key=key, ended=ended, seconds=seconds, host=host, pid=pid, **entries)
 
     def is_done(self, key: str) -> bool:
-        """Whether the run is trained and evaluated as a recipe with this content key asks for. A run that reached
-        `training.minutes` is not: the same command resumes it."""
-        is_complete = self.results is not None and self.results.get("stop_reason") != "minutes"
-        return self.status == "done" and self.key == key and is_complete
+        """Whether the run is trained and evaluated as a recipe with this content key asks for."""
+        return self.status == "done" and self.key == key and self.results is not None
 
     def is_failed(self, key: str) -> bool:
         """Whether the run of a recipe with this content key failed and is only repeated with `retry`."""
@@ -108,15 +89,7 @@ def read_end(run_path: Path) -> End | None:
 
     Raises `UserError` for a file that was damaged or edited beyond its bounds.
     """
-    path = run_path / END_FILE
-    end = read_json(path, End, _REMEDY)
-    if end is None or end.results is None:
-        return end
-    if problem := _RESULTS.find_violation(end.results):
-        raise UserError(damage_message(path, f"results: {problem}", _REMEDY))
-    if re.search(rb'"(nan|-?inf)"', msgspec.json.encode(end.results)):  # restoring takes a hundred times as long
-        return msgspec.structs.replace(end, results=restore_numbers(end.results, _Results))
-    return end
+    return read_json(run_path / END_FILE, End, _REMEDY)
 
 
 def write_end(folder: RunFolder, end: End) -> None:
@@ -149,10 +122,8 @@ class Ending:
         return isinstance(error, Exception)
 
     def fail(self, error: Exception | Failure) -> End:
-        """Writes how the run failed, under its lock, unless it is done by now; returns how it ended.
-
-        Raises `LockedError` if another process is at the run, and an error that is not the run's own again.
-        """
+        """Writes how the run failed, unless it is done by now. Raises the errors of `write`, and an error that is not
+        the run's own again."""
         failure = error if isinstance(error, Failure) else failure_to_record(error)
         reason = failure.text.removesuffix("; the same command resumes")
         text, trace = (  # which may contain undecodable names of files
@@ -160,19 +131,17 @@ class Ending:
         )
         return self.write("failed", kind=failure.kind, error=text, traceback=trace)
 
-    def write(
-        self, status: Literal["done", "failed", "stopped"], *, results: Mapping[str, Any] | None = None, **entries: Any
-    ) -> End:
-        """Writes how the run ended, under its lock. Raises `LockedError` if another process is at it."""
+    def write(self, status: Status, **entries: Any) -> End:
+        """Writes how the run ended, under its lock; a failure not if it is done by now. Returns how it ended. Raises
+        `LockedError` if another process is at it."""
         disk.make_folder(self.folder.path)
         with self.folder.lock("ending"):
-            now = read_end(self.folder.path) if status == "failed" else None
-            if now is None or not now.is_done(self.key):
-                seconds = time.monotonic() - self._start_time
-                now = End.now(status, key=self.key, seconds=seconds, results=results, **entries)
-                write_end(self.folder, now)
-            self.end = now
-            return now
+            end = read_end(self.folder.path) if status == "failed" else None
+            if end is None or not end.is_done(self.key):
+                end = End.now(status, key=self.key, seconds=time.monotonic() - self._start_time, **entries)
+                write_end(self.folder, end)
+            self.end = end
+            return end
 
 
 def clear_end(folder: RunFolder) -> None:

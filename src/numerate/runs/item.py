@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from numerate.runs.engines.worker import current_stop
 from numerate.runs.run import Run
 from numerate.runs.status import read_state
 from numerate.runs.study_folder import StudyRun
-from numerate.runs.train import TrainedRun, train
+from numerate.runs.train import train
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 
@@ -68,57 +68,51 @@ class MakeRun:
                 stop=current_stop(),
                 command=self.command,
             )
+            if trained.stop_reason == "stopped":
+                raise KeyboardInterrupt
             if trained.stop_reason == "minutes":  # the same command resumes it
                 return
             with folder.lock("evaluation"):  # so that nobody else does the same
-                results = evaluate_trained(replace(trained, run=Run(folder)), recipe)
+                evaluate_trained(run := Run(folder), recipe)
+                results = training_results(run, recipe)
                 ending.write("done", results=results)
             if results["step"] > (recipe.training.steps or results["step"]):
                 further = f"trained further, to step {results['step']}, which its results are of"
                 messages.append(f"warning: {item.display_name}: {further}; another title= separates its runs")
 
 
-def evaluate_trained(trained: TrainedRun, recipe: Recipe) -> dict[str, Any]:
+def evaluate_trained(run: Run, recipe: Recipe) -> None:
     """Evaluates a trained run with the grid and count of a recipe (another command may have trained it) at its best and
-    its final checkpoint, and writes its report; returns the entries of `RunResults`.
-
-    Raises `KeyboardInterrupt` if the training was stopped, or if a stop is requested.
-    """
-    run, stop = trained.run, current_stop()
+    its final checkpoint, and writes its report. Raises `KeyboardInterrupt` if a stop is requested."""
 
     def check_stop(*_: int) -> None:
-        if stop.requested or trained.stop_reason == "stopped":
+        if current_stop().requested:
             raise KeyboardInterrupt
 
     check_stop()
     count = run.evaluation_data.kind.default_count(recipe.evaluation)
     grid = None if recipe.evaluation.grid is None else str(resolve_grid(recipe.task, recipe.evaluation.grid))
-    for name in ("best", "final"):
-        run.evaluate(grid, count=count, checkpoint=name, on_progress=check_stop)
+    for checkpoint in ("best", "final"):
+        run.evaluate(grid, count=count, checkpoint=checkpoint, on_progress=check_stop)
     run.report()
     track_results(run.path, run.recipe)
-    return training_results(trained, recipe)
 
 
-def training_results(trained: TrainedRun, recipe: Recipe) -> dict[str, Any]:
-    """The entries of `RunResults` of a run that was trained and not evaluated."""
-    run = trained.run
-    progress = run.checkpoints("final")[0].state["progress"]
-    metrics, extensions = run.folder.records("metrics.jsonl"), run.folder.metadata().get("extensions")
-    target, flops = recipe.training.target_accuracy, progress.get("flops")
-    stop_reason = "budget" if target is None or progress.get("exact_match", 0.0) < target else "target"
-    validation = {"validation_exact_match": ("exact_match", "validation")}
-    validation["ood_validation_exact_match"] = ("exact_match", "ood_validation")
-    if any("perplexity" in line for line in metrics):
-        names = ("loss", "perplexity", "bits_per_byte")
-        validation |= {f"validation_{name}": (name, "validation") for name in names}
+def training_results(run: Run, recipe: Recipe) -> dict[str, Any]:
+    """The `RunResults` of a run that reached its budget or its target."""
+    progress, extensions = run.checkpoints("final")[0].state["progress"], run.folder.metadata().get("extensions")
+    metrics, target = run.folder.records("metrics.jsonl"), recipe.training.target_accuracy
+    is_at_target = target is not None and progress.get("exact_match", 0.0) >= target
+    names = ("loss", "perplexity", "bits_per_byte") if any("perplexity" in line for line in metrics) else ()
     return {
         **({"extended_from": extensions[-1]["budget"]} if extensions else {}),
-        "stop_reason": "minutes" if trained.stop_reason == "minutes" else stop_reason,
+        "stop_reason": "target" if is_at_target else "budget",
         **{name: progress[name] for name in ("step", "examples", "tokens")},
-        "flops": None if flops is None else float(flops),
+        "flops": float(progress["flops"]),
         "loss": _last_value(metrics, "loss"),
-        **{name: _last_value(metrics, *place) for name, place in validation.items()},
+        "validation_exact_match": _last_value(metrics, "exact_match", "validation"),
+        "ood_validation_exact_match": _last_value(metrics, "exact_match", "ood_validation"),
+        **{f"validation_{name}": _last_value(metrics, name, "validation") for name in names},
         "best_step": progress["best"],
     }
 

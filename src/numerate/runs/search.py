@@ -1,66 +1,64 @@
 """Hyperparameter search: trials are ordinary runs, and the best is selected by a validation score.
 
 The point of a trial is a function of its number, the seed and the trials so far, so an interrupted search proposes what
-an uninterrupted one would, and several commands, on several machines, share the trials of one folder.
+an uninterrupted one would, and several commands, on several machines, share the trials of one folder. Its `study.json`
+has the points and lists the runs; what a trial is worth is read from the metrics of its runs.
 """
 
+import hashlib
+import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-import msgspec
 import torch
 
-from numerate.config import refuse_while_loading
-from numerate.config.differences import short_path
+from numerate.config import from_tree, identity, override, refuse_while_loading, to_tree
 from numerate.config.overrides import MAX_RUNS
-from numerate.errors import OperationalError, UserError, check_choice, check_positive, raise_first
-from numerate.records.heads import read_metrics
+from numerate.errors import OperationalError, UserError, check_choice, check_positive
+from numerate.recipes.study import content_key
+from numerate.records.reading import damage_message
 from numerate.runs.end import Ending
 from numerate.runs.engines.engine import Engine, Failure
 from numerate.runs.engines.in_process import InProcess
 from numerate.runs.engines.local import Local
 from numerate.runs.engines.worker import current_stop
+from numerate.runs.initial_weights import initial_run
 from numerate.runs.item import training_results
-from numerate.runs.sampling import importances, is_pruned, next_point
 from numerate.runs.space import Space, value_text
-from numerate.runs.status import RunState
+from numerate.runs.status import RunState, read_states
+from numerate.runs.study_folder import REMEDY, STUDY_FILE, Parameters, StudyFolder, StudyRun
 from numerate.runs.train import train
-from numerate.runs.trials import Metric, Pruner, Sampler, Score, Search, Trial
-from numerate.terminal import text_table
-from numerate.training import provenance
-from numerate.training.lock import LockedError
+from numerate.runs.trials import Metric, Pruner, Sampler, Sampling, Trial, curve
+from numerate.training import disk, provenance
+from numerate.training.lock import Lock, LockedError
+from numerate.training.preflight import check_unchanged_files
 from numerate.training.progress import ProgressBar
 from numerate.training.recipe import Recipe
-from numerate.training.run_folder import RunFolder, resolve_runs_dir
+from numerate.training.run_folder import RunFolder, folder_name, resolve_runs_dir
 from numerate.training.stopping import Stop
 
 _NUM_TRIALS = 30
 _MAX_ALIKE = 5  # trials that fail alike before any other has ended
 _NUM_FRESH_SEEDS = 5  # in the proposed command; none of them was used to select the best trial
-_MAX_SHOWN, _MAX_FAILURES = 10, 3
+_MAX_FAILURES = 3  # that are shown
+_LOCK_TIMEOUT = 60.0  # seconds until the process is named that chooses a trial
 
 
 @dataclass(frozen=True, repr=False)
 class SearchResult:
-    """The result of a search so far. Displays as a table of the best trials and the next command.
+    """The result of a search so far: `trials` in the order in which they were started. Displays as the best trial and
+    the command that measures its settings on new seeds, `command_words` being the words for the recipe in it.
+    `exit_status` is that of the command."""
 
-    `trials` are all trials in the order in which they were started, `exit_status` is that of the command;
-    `command_words` are the recipe and its options in the next command.
-    """
-
-    search: Search
+    search: "Search"
     trials: tuple[Trial, ...]
     exit_status: int
     command_words: tuple[str, ...]
-
-    @property
-    def path(self) -> Path:
-        """The folder of the search."""
-        return self.search.path
 
     @property
     def num_left(self) -> int:
@@ -70,14 +68,14 @@ class SearchResult:
     @property
     def ranked_trials(self) -> list[Trial]:
         """The complete trials, best first; ties in the order of the trials."""
-        complete = [trial for trial in self.trials if trial.state == "complete"]
-        return sorted(complete, key=lambda trial: trial.objective, reverse="loss" not in self.search.metric)
+        sampling, complete = self.search.sampling, [trial for trial in self.trials if trial.state == "complete"]
+        return sorted(complete, key=sampling.objective, reverse=not sampling.is_minimized)
 
     @property
     def best_trial(self) -> Trial:
         """The best trial. Raises `UserError` if none is complete."""
         if not (ranked := self.ranked_trials):
-            raise UserError(f"{self.path}: no trial is complete")
+            raise UserError(f"{self.search.path}: no trial is complete")
         return ranked[0]
 
     @property
@@ -87,50 +85,34 @@ class SearchResult:
 
     def next_command(self) -> str:
         """The command that trains and evaluates the best settings on new seeds."""
-        first = max(self.search.seeds) + 1
+        first, (name, *options) = max(self.search.seeds) + 1, self.command_words
         seeds = ",".join(str(seed) for seed in range(first, first + _NUM_FRESH_SEEDS))
-        name, *options = self.command_words
-        settings = self.search.space.settings(self.best_trial.parameters)
+        settings = self.search.sampling.space.settings(self.best_trial.parameters)
         return shlex.join(["numerate", "run", name, *settings, f"seed={seeds}", *options])
 
     def __repr__(self) -> str:
-        return self.text()
+        return "\n".join(self._lines())
 
-    def text(self, width: int | None = None) -> str:
-        """The best trials as a table, which is divided to fit into the `width` of a terminal, and notes."""
-        rows = [self._row(trial) for trial in self.ranked_trials[:_MAX_SHOWN]]
-        table = [text_table(list(rows[0]), [list(row.values()) for row in rows], width)] if rows else []
-        return "\n\n".join([*table, "\n".join(self._notes())])
-
-    def _row(self, trial: Trial) -> dict[str, str]:
-        value, *interval = trial.texts()
-        row = {"trial": str(trial.number), trial.scores[0].metric: value}
-        if interval:
-            row[f"of {len(trial.scores)} seeds" if len(trial.scores) > 1 else "95 % interval"] = " to ".join(interval)
-        row |= {short_path(path, trial.parameters): value_text(value) for path, value in trial.parameters.items()}
-        return row | {"run": ", ".join(run.path.name for run in trial.runs)}
-
-    def _notes(self) -> Iterator[str]:
-        states, ranked = [trial.state for trial in self.trials], self.ranked_trials
+    def _lines(self) -> Iterator[str]:
+        states, sampling, path = [trial.state for trial in self.trials], self.search.sampling, self.search.path
         counts = {"stopped early": states.count("pruned"), "failed": states.count("failed")}
         counts["not finished; the same command resumes"] = self.num_left
-        parts = [f"{len(ranked)} of {max(self.search.num_trials, len(states))} trials are complete"]
-        parts += [f"{count} {text}" for text, count in counts.items() if count]
-        yield f"{self.path}: {', '.join(parts)}"
-        for trial in [trial for trial in self.trials if trial.state == "failed"][:_MAX_FAILURES]:
-            yield f"trial {trial.number} failed: {trial.error}"
-        if shares := importances(self.search, self.trials):
+        parts = [f"{states.count('complete')} of {max(self.search.num_trials, len(states))} trials are complete"]
+        yield f"{path}: {', '.join([*parts, *(f'{count} {text}' for text, count in counts.items() if count)])}"
+        yield from [sampling.describe(trial) for trial in self.trials if trial.state == "failed"][:_MAX_FAILURES]
+        if shares := sampling.importances(self.trials):
             texts = (f"{path} {share:.0%}" for path, share in shares.items())
             yield f"parameter importances (PED-ANOVA): {', '.join(texts)}"
-        if ranked:
-            best = ranked[0]
-            for field in self.search.space.fields:
+        if "complete" in states:
+            best = self.best_trial
+            for field in sampling.space.fields:
                 if field.is_edge(value := best.parameters[field.path]):
                     text = f"{field.path}={value_text(value)} is at the end of its range"
                     yield f"warning: the best {text}; better values may lie outside; search a wider range"
-            yield f"best: trial {best.number}, selected by {best.scores[0].metric}, not on test questions"
-            yield f"the best of {len(ranked)} is biased upwards by selection; this evaluates it on new seeds:"
+            yield f"best: {sampling.describe(best)}"
+            yield f"{sampling.metric} of the best is biased upwards by selection; this evaluates it on new seeds:"
             yield f"  {self.next_command()}"
+        yield f"all trials: numerate results {shlex.quote(str(path))}"
 
 
 def search(
@@ -168,75 +150,179 @@ def search(
     search, and if Optuna is not installed; `OperationalError` for errors of the environment (a full disk).
     """
     refuse_while_loading("search")
-    space, is_text = Space.parse(recipe, settings), recipe.task.is_language_modeling
-    metric = "validation_loss" if is_text and metric == "ood_validation" else metric
-    check_choice("metric", metric, ("validation_loss" if is_text else "ood_validation", "validation", "loss"))
+    space, task, runs = Space.parse(recipe, settings), recipe.task, resolve_runs_dir(runs_dir)
+    if metric == "ood_validation" and task.is_language_modeling:
+        metric = "validation_loss"
+    check_choice(
+        "metric", metric, ("validation_loss" if task.is_language_modeling else "ood_validation", "validation", "loss")
+    )
     check_choice("sampler", sampler, get_args(Sampler))
     check_choice("pruner", pruner, get_args(Pruner))
     for option, number in (("trials", trials), ("workers", workers), ("seeds", seeds)):
         check_positive(option, number)
     if sampler == "grid" and space.size > MAX_RUNS:
         raise UserError(f"sampler: a grid has at most {MAX_RUNS:,} points; a step is the third number of between(...)")
-    recipe = recipe if seed is None else replace(recipe, seed=seed)
-    total = int(min(trials or (space.size if sampler == "grid" else _NUM_TRIALS), space.size))
-    all_seeds = tuple(range(recipe.seed, recipe.seed + seeds))
-    found = Search(Path(), recipe, space, total, metric, sampler, pruner, all_seeds)
     if engine is None:
         engine = Local(workers=workers) if workers > 1 else InProcess(threads=torch.get_num_threads())
     engine.check_available()
-    found = found.open(resolve_runs_dir(runs_dir), name)
-    num_done = sum(trial.has_ended for trial in found.trials())
-    bar = ProgressBar(total, label=found.path.name, num_done=num_done, unit="trial", show=not quiet)
-    with Stop() as stop, bar:
-        status = _train_trials(found, engine, stop, bar)
-    with found.lock():
-        found.list_runs(found.trials())
+    recipe = recipe if seed is None else replace(recipe, seed=seed)
+    of = f"{recipe.title}, seed {recipe.seed}" + (f" to {recipe.seed + seeds - 1}" if seeds > 1 else "")
+    limit = "" if recipe.training.minutes is None else f", {recipe.training.minutes:g} minutes"
+    key = content_key(replace(recipe, seed=0))
+    question = f"Which is best for {metric}: {' '.join(map(str, space.items))}? (search of {of}{limit}, {key})"
+    digest = hashlib.sha256(question.encode()).hexdigest()[:6]
+    title = folder_name(name or f"{recipe.title}-search-{digest}")
+    found = Search(
+        runs / title,
+        question,
+        replace(recipe, title=title, group=recipe.group or title),
+        Sampling(space, metric, sampler, pruner, recipe.seed),
+        tuple(range(recipe.seed, recipe.seed + seeds)),
+        int(min(trials or (space.size if sampler == "grid" else _NUM_TRIALS), space.size)),
+        provenance.command_line(),
+    ).open()
+    status = _train_trials(found, engine, quiet)
     return SearchResult(found, tuple(found.trials()), status, tuple(command_words) or (recipe.title,))
 
 
 @dataclass(frozen=True)
-class TrainTrial:
-    """Trains a trial: a function of its number, which adds it if it is not there yet, and does what is missing of its
-    runs. It raises the errors of `MakeRun`."""
+class Search:
+    """A search in a folder, and what an engine applies to the numbers of its trials: a trial is added if it is not
+    there yet, and what is missing of its runs is trained. The `question` says what must not change during a search; all
+    trials have the `recipe`, whose title is that of the search. A call raises the errors of `MakeRun`.
+    """
 
-    search: Search
-    command: str
+    path: Path
+    question: str
+    recipe: Recipe
+    sampling: Sampling
+    seeds: tuple[int, ...]
+    num_trials: int
+    command: str = ""
+
+    @property
+    def folder(self) -> StudyFolder:
+        return StudyFolder(self.path)
+
+    def lock(self) -> AbstractContextManager[bool]:
+        """The lock of the search, held as long as the next run is chosen."""
+        return Lock(self.path / "search.lock").hold("choosing a trial", timeout=_LOCK_TIMEOUT)
+
+    def open(self) -> "Search":
+        """This search in its folder, which is created if necessary, with the weights that its first trial starts from
+        (`latest` would soon be a trial). Raises `UserError` for the folder of a study or of another search, and if
+        files of the task have changed since its first trial."""
+        disk.make_folder(self.path)
+        with self.lock():
+            content = self.folder.read()
+            if content.question not in ("", self.question):
+                raise UserError(f"{self.path}: is that of: {content.question} Another name=, or none, starts a search")
+            if not content.runs:
+                self.folder.update([], question=self.question)
+                source = initial_run(self.recipe, self.path.parent)
+                return replace(self, recipe=replace(self.recipe, init_from=None if source is None else source.id))
+        first = content.runs[0]
+        if (self.path.parent / first.run / "recipe.yaml").exists():
+            check_unchanged_files(self.recipe.task, RunFolder(self.path.parent / first.run).metadata(), self.path)
+        return replace(self, recipe=replace(self.recipe, init_from=first.recipe_tree().get("init_from")))
+
+    def trials(self) -> list[Trial]:
+        """All trials by number. Reading needs no lock. Raises `UserError` for parameters that were edited."""
+        states = dict[str, list[RunState]]()
+        for run in read_states(self.path.parent, self.folder.read().plan()):
+            states.setdefault(json.dumps(run.run.parameters), []).append(run)
+        trials = []
+        for number, (text, runs) in enumerate(states.items()):
+            try:
+                self.sampling.check_point(parameters := json.loads(text) or {})
+            except ValueError as error:
+                raise UserError(damage_message(self.path / STUDY_FILE, f"trial {number}: {error}", REMEDY)) from error
+            trials.append(self._read(Trial(number, parameters, runs=tuple(runs))))
+        return trials
+
+    def _read(self, trial: Trial) -> Trial:
+        """A trial as its runs stand."""
+        for run in trial.runs:
+            if run.status != "done" or run.end is None:
+                return replace(trial, state="failed", error=run.error) if run.status == "failed" else trial
+            values = _read_curve(run.path, self.sampling.metric, self.recipe.training.steps, run.end.ended)
+            if not values:
+                problem = f"ended before an evaluation with a finite {self.sampling.metric}"
+                error = f"training: {problem}; a larger budget, or a smaller training.evaluate_every="
+                return replace(trial, state="failed", error=error)
+            trial = replace(trial, curves=(*trial.curves, values))
+            if (run.end.results or {}).get("stop_reason") == "pruned":
+                return replace(trial, state="pruned")
+        return replace(trial, state="complete") if len(trial.curves) == len(self.seeds) else trial
+
+    def recipe_of(self, run: RunState) -> Recipe:
+        recipe: Recipe = from_tree(run.run.recipe_tree(), "search", expected_class=Recipe)
+        return recipe
 
     def name_of(self, number: int) -> str:
         return f"trial {number}"
 
     def done(self, number: int) -> bool:
-        return any(trial.has_ended for trial in self.search.trials()[number : number + 1])
+        return any(trial.has_ended for trial in self.trials()[number : number + 1])
 
     def fail(self, number: int, failure: Failure) -> None:
         """Writes that a run of a trial failed whose worker could not, and raises the failure of a worker itself."""
-        run = next((trial.unfinished for trial in self.search.trials()[number:]), None)
+        run = next((trial.runs[-1] for trial in self.trials()[number : number + 1] if trial.runs), None)
         if failure.kind not in ("died", "out of memory", "timeout") or run is None:
             raise failure.to_error()
         with suppress(LockedError):
             Ending(RunFolder(run.path), run.run.key).fail(failure)
 
     def __call__(self, number: int) -> None:
-        with self.search.lock():
-            while number >= len(trials := self.search.trials()):
+        while not (trial := self.begin(number)).has_ended:
+            self._train(trial)
+
+    def begin(self, number: int) -> Trial:
+        """The trial of a number, whose last run is to be trained, if it has not ended. What is missing is added."""
+        with self.lock():
+            while number >= len(trials := self.trials()):
                 errors = {trial.error for trial in trials}
                 if len(trials) >= _MAX_ALIKE and len(errors) == 1 and None not in errors:
                     problem = f"all {len(trials)} trials failed alike; remove this folder to search again"
-                    raise UserError(f"{self.search.path}: {problem}: {errors.pop()}")
-                self.search.add_trial(next_point(self.search, trials))
-        for _ in self.search.seeds:
-            trial = self.search.trials()[number]
-            if (run := trial.unfinished) is not None:
-                self._train(trial, run)
+                    raise UserError(f"{self.path}: {problem}: {errors.pop()}")
+                self._add_run(self.sampling.next_point(trials), self.seeds[0])
+            trial = trials[number]
+            if not trial.has_ended and len(trial.runs) == len(trial.curves):
+                self._add_run(trial.parameters, self.seeds[len(trial.runs)])
+            return self.trials()[number]
 
-    def _train(self, trial: Trial, run: RunState) -> None:
-        """Trains a run of a trial, and writes how it ended."""
-        search, recipe, folder = self.search, self.search.recipe_of(run), RunFolder(run.path)
-        stop = _TrialStop(lambda: is_pruned(search, trial, folder.records("metrics.jsonl")))
+    def _add_run(self, parameters: Parameters, seed: int) -> None:
+        """Adds a run to the study. One whose settings are refused together has failed, with them in its recipe."""
+        settings, plan = self.sampling.space.settings(parameters), self.folder.read().plan()
+        try:
+            recipe = replace(override(self.recipe, settings), title=self.recipe.title, seed=seed)
+            name, key, tree = identity(recipe), content_key(recipe), to_tree(recipe)
+            if any(run.key == key for run in plan):
+                raise UserError("another trial has the same recipe")
+        except UserError as error:
+            name = key = hashlib.sha256("\n".join(settings).encode()).hexdigest()[:12]
+            tree = {**to_tree(self.recipe), "refused": settings}
+            Ending(RunFolder(self.path / name), key).fail(error)
+        run = StudyRun.of(f"{self.path.name}/{name}", key, tree, parameters)
+        self.folder.update([*plan, run], question=self.question)
+
+    def _train(self, trial: Trial) -> None:
+        """Trains the last run of a trial, and writes how it ended."""
+        run, folder = trial.runs[-1], RunFolder(trial.runs[-1].path)
+        recipe = self.recipe_of(run)
+
+        def is_pruned() -> bool:
+            if self.sampling.pruner == "none" or len(trial.runs) > 1:
+                return False
+            values = curve(folder.records("metrics.jsonl"), self.sampling.metric)
+            trials = [replace(one, curves=(values,)) if one.number == trial.number else one for one in self.trials()]
+            return bool(values) and self.sampling.is_pruned(trials, trial.number, recipe.training)
+
+        stop = _TrialStop(is_pruned)
         with Ending(folder, run.run.key) as ending:
             trained = train(
                 recipe,
-                runs_dir=search.path.parent,
+                runs_dir=self.path.parent,
                 quiet=True,
                 on_record=stop.on_record,
                 stop=stop,
@@ -244,15 +330,14 @@ class TrainTrial:
             )
             if trained.stop_reason == "stopped" and not stop.is_pruned:
                 raise KeyboardInterrupt
-            damage: list[str] = []
-            lines = read_metrics(folder.path, folder.metadata(), damage.append)
-            raise_first(damage)
-            if (score := Score.of(lines, search.metric, recipe.training.steps)) is None:
-                problem = f"training: ended before an evaluation with a finite {search.metric}"
-                raise UserError(f"{problem}; a larger budget, or a smaller training.evaluate_every=")
-            results = training_results(replace(trained, stop_reason="budget"), recipe)  # minutes are one, too
-            results |= {"search": msgspec.to_builtins(score)} | ({"stop_reason": "pruned"} if stop.is_pruned else {})
-            ending.write("done", results=results)
+            results = training_results(trained.run, recipe)  # a run that reached its minutes is complete, too
+            ending.write("done", results=results | ({"stop_reason": "pruned"} if stop.is_pruned else {}))
+
+
+@cache
+def _read_curve(path: Path, metric: Metric, budget: int | None, ended: float) -> dict[int, float]:
+    """The curve of the run in a folder that ended at this time."""
+    return curve(RunFolder(path).records("metrics.jsonl"), metric, budget)
 
 
 class _TrialStop(Stop):
@@ -274,38 +359,27 @@ class _TrialStop(Stop):
         return self.is_pruned or self._worker_stop.requested
 
 
-def _train_trials(search: Search, engine: Engine, stop: Stop, bar: ProgressBar) -> int:
-    """Trains trials until none is left to take, and returns the exit status. Trials of other commands are left to them,
-    and submitted jobs continue by themselves.
-
-    Raises `UserError` or `OperationalError` if no trial can continue.
-    """
-    function = TrainTrial(replace(search, path=search.path.absolute()), provenance.command_line())
-    while not stop.requested and (numbers := _numbers_left(search)):
-        before, left, is_busy = search.trials(), dict[str, int](), False
-        with closing(engine.map(function, numbers, folder=search.path, stop=stop)) as outcomes:  # type: ignore[type-var]
-            for number, failure in ((numbers[outcome.index], outcome.failure) for outcome in outcomes):
-                if failure is not None and failure.kind in ("stopped", "not started"):
-                    left[failure.text] = failure.status
-                elif failure is not None and failure.kind == "busy":
-                    is_busy = True
-                elif failure is not None and not function.done(number):
-                    function.fail(number, failure)
-                trials = search.trials()
-                if function.done(number):
-                    bar.print_line(str(trials[number]))
-                bar.step(sum(trial.has_ended for trial in trials))
-        if left and not stop.requested:
-            for text in left:
-                bar.print_line(f"not finished: {text}")
-            return max(left.values())
-        if not is_busy and search.trials() == before:
-            raise OperationalError(f"{search.path}: {len(numbers)} trials remain, and no worker starts one")
-    return (stop.status or 130) if stop.requested else 0
-
-
-def _numbers_left(search: Search) -> list[int]:
-    """The trials that a worker could take now: those whose process is gone, and those not added yet."""
-    trials = search.trials()
-    left = [trial.number for trial in trials if trial.unfinished is not None and trial.unfinished.status != "running"]
-    return [*left, *range(len(trials), search.num_trials)]
+def _train_trials(search: Search, engine: Engine, quiet: bool) -> int:
+    """Trains the trials that have not ended, and returns the exit status. Those of other commands are left to them, and
+    submitted jobs continue by themselves. Raises `UserError` or `OperationalError` if no trial can continue."""
+    search, status = replace(search, path=search.path.absolute()), 0
+    numbers = [number for number in range(search.num_trials) if not search.done(number)]
+    num_done = search.num_trials - len(numbers)
+    bar = ProgressBar(search.num_trials, label=search.path.name, num_done=num_done, unit="trial", show=not quiet)
+    with Stop() as stop, bar, closing(engine.map(search, numbers, folder=search.path, stop=stop)) as outcomes:  # type: ignore[type-var]
+        for number, failure in ((numbers[outcome.index], outcome.failure) for outcome in outcomes):
+            if failure is not None and not failure.is_transient and not search.done(number):
+                search.fail(number, failure)
+            trial = next(iter(search.trials()[number:]), None)
+            if trial is not None and trial.has_ended:
+                bar.print_line(search.sampling.describe(trial))
+                bar.step(num_done := num_done + 1)
+            elif failure is None:
+                text = f"its worker finished, but {search.path} does not say so; all workers must share this folder"
+                raise OperationalError(f"trial {number}: {text}")
+            elif failure.kind in ("stopped", "not started") and not stop.requested:
+                bar.print_line(f"trial {number}: {failure.text}")
+                status = max(status, failure.status)
+            elif failure.kind == "disk full":
+                raise failure.to_error()
+    return (stop.status or 130) if stop.requested else status

@@ -81,6 +81,15 @@ class RunningRun:
     started: float
     worker: str
 
+    @property
+    def share(self) -> float:
+        """The share of its steps that are done."""
+        return min(1.0, self.step / self.steps) if self.steps else 0.0
+
+    def remaining(self, total: float, now: float) -> float:
+        """The seconds that are left at a Unix time of a `total`."""
+        return max(0.0, min(total - max(0.0, now - self.started), total * (1 - self.share)))
+
 
 def read_running(path: Path, run: StudyRun) -> RunningRun:
     """What the files of a running run say about it: the last lines of its metrics, and who holds its lock."""
@@ -115,6 +124,7 @@ class StudyStatus:
     states: Sequence[RunState]
     question: str = ""
     num_earlier: int = 0
+    is_search: bool = False
 
     def count(self, status: str) -> int:
         """The number of runs with a status."""
@@ -136,7 +146,8 @@ def study_status(folder: StudyFolder) -> StudyStatus:
     content = folder.read()
     states = read_states(folder.runs_dir, content.runs)
     num_earlier = sum(state.status == "done" for state in states if not state.run.current)
-    return StudyStatus(folder, [state for state in states if state.run.current], content.question, num_earlier)
+    current = [state for state in states if state.run.current]
+    return StudyStatus(folder, current, content.question, num_earlier, content.is_search)
 
 
 def time_left(states: Sequence[RunState], running: Sequence[RunningRun], now: float) -> float | None:
@@ -147,22 +158,17 @@ def time_left(states: Sequence[RunState], running: Sequence[RunningRun], now: fl
     number of running ones, and is at least the longest remaining time of one.
     """
     waiting = [state.run.label for state in states if state.status == "left"]
-    done = [(state.run.label, state.end.seconds) for state in states if state.status == "done" and state.end]
-    if not running:
-        return None if waiting else 0.0
-    elapsed = [max(0.0, now - one.started) for one in running]
-    shares = [min(1.0, one.step / one.steps) if one.steps else 0.0 for one in running]
     known: dict[str, list[float]] = {}
-    for label, seconds in done:
-        known.setdefault(label, []).append(seconds)
-    for one, seconds, share in zip(running, elapsed, shares, strict=True):
-        if share > 0.05:
-            known.setdefault(one.run.label, [seconds / share])
-    if not known:
-        return None
+    for state in states:
+        if state.status == "done" and state.end is not None:
+            known.setdefault(state.run.label, []).append(state.end.seconds)
+    done = [seconds for several in known.values() for seconds in several]
+    for one in running:
+        if one.share > 0.05:
+            known.setdefault(one.run.label, [max(0.0, now - one.started) / one.share])
+    if not running or not known:
+        return None if running or waiting else 0.0
     expected = {label: fmean(values) for label, values in known.items()}
-    default = fmean([seconds for _, seconds in done] or expected.values())
-    totals = [expected.get(one.run.label, default) for one in running]
-    parts = zip(totals, elapsed, shares, strict=True)
-    remaining = [max(0.0, min(total - seconds, total * (1 - share))) for total, seconds, share in parts]
+    default = fmean(done or expected.values())
+    remaining = [one.remaining(expected.get(one.run.label, default), now) for one in running]
     return max(max(remaining), (sum(remaining) + sum(expected.get(one, default) for one in waiting)) / len(running))

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from numerate.config import check_same_defaults, identity, refuse_while_loading, to_tree
 from numerate.config.saving import TreeCache
@@ -18,7 +18,9 @@ from numerate.runs.engines.local import Local
 from numerate.runs.initial_weights import initial_run
 from numerate.runs.making import RunOutcome, StudyRunner
 from numerate.runs.presenting import write_study_page
-from numerate.runs.study_folder import STUDY_FILE, RequestedRun, StudyFolder, StudyRun, existing_runs
+from numerate.runs.status import RunState, read_state
+from numerate.runs.study_folder import StudyFolder, StudyRun
+from numerate.tasks.task import Task
 from numerate.training import checkpoint
 from numerate.training.preflight import check_unchanged_files
 from numerate.training.recipe import Recipe
@@ -48,15 +50,15 @@ def run_study(
     is full.
     """
     refuse_while_loading("run_study")
-    folder, engine = StudyFolder.from_title(study.title, resolve_runs_dir(runs_dir)), _resolve_engine(engine, workers)
+    engine = _resolve_engine(engine, workers)
     engine.check_available()
     _check_files_exist(study)
-    runner = StudyRunner(folder, _plan_runs(study, folder, write=True), engine, retry)
+    runner = _plan(study, runs_dir, engine, retry, write=True)
     states = runner.run()
     is_stopped = runner.stop.requested and any(state.end is None for state in states)
     if is_stopped or not any(state.status == "done" for state in states):
         return None, states
-    return _write_report(study, folder, states), states
+    return write_study_page(runner.folder.path, study.question, states), states
 
 
 @dataclass(frozen=True)
@@ -82,14 +84,13 @@ def preview_study(
     retry: bool = False,
 ) -> StudyPreview:
     """A preview of `run_study`. Writes and starts nothing."""
-    folder, engine = StudyFolder.from_title(study.title, resolve_runs_dir(runs_dir)), _resolve_engine(engine, workers)
-    runner = StudyRunner(folder, _plan_runs(study, folder, write=False), engine, retry)
-    remaining, script = runner.remaining(), None
+    engine = _resolve_engine(engine, workers)
+    runner = _plan(study, runs_dir, engine, retry, write=False)
+    remaining = runner.remaining()
     counts = Counter[str](state.status for state in runner.states.values() if state.end is not None)
     counts += Counter("unfinished" if (one.path / "recipe.yaml").exists() else "new" for one in runner.unended())
-    if type(engine).script is not Engine.script and remaining:
-        script = engine.script(runner.function, remaining, folder.path)
-    return StudyPreview(counts, script)
+    has_script = type(engine).script is not Engine.script and remaining
+    return StudyPreview(counts, engine.script(runner.function, remaining, runner.folder.path) if has_script else None)
 
 
 def _resolve_engine(engine: Engine | None, workers: int | None) -> Engine:
@@ -98,41 +99,36 @@ def _resolve_engine(engine: Engine | None, workers: int | None) -> Engine:
     return (engine or Local()) if workers is None else replace(engine or Local(), workers=workers)
 
 
-def _plan_runs(study: Study, folder: StudyFolder, *, write: bool) -> list[StudyRun]:
+def _plan(study: Study, runs_dir: str | Path | None, engine: Engine, retry: bool, *, write: bool) -> StudyRunner:
     """The runs of the study. Raises `UserError` for runs that were made with another default, or on data that has
     changed since."""
     if not study.recipes:
         raise UserError(f"study {study.title}: has no recipes")
+    folder = StudyFolder.from_title(study.title, resolve_runs_dir(runs_dir))
     identity_cache, key_cache, tree_cache = TreeCache(), TreeCache(), TreeCache()
-    recipes: dict[str, Recipe] = {}
-    has_files: dict[Any, bool] = {}
-    requested = []
+    recipes, requested, has_files = dict[str, Recipe](), list[StudyRun](), cache(_has_files)
     for requested_recipe in study.recipes:
         recipe, hashed = _resolve_init_from(requested_recipe, folder.runs_dir)
         name = f"{folder_name(recipe.title)}/{identity(hashed, identity_cache)}"
         check_not_conflicting(recipes.setdefault(name, recipe), recipe)
         if recipes[name] is recipe:
             run = StudyRun.of(name, content_key(hashed, key_cache), to_tree(recipe, cache=tree_cache))
-            _check_made_alike(read_state(folder.runs_dir, run), hashed, has_files)
+            state = read_state(folder.runs_dir, run)
+            if (state.path / "recipe.yaml").exists() and (state.end is None or has_files(recipe.task)):
+                header = RunFolder.open(state.path).metadata()
+                check_same_defaults(header["recipe"], hashed, state.path)
+                if has_files(recipe.task) and checkpoint.list_steps(state.path / "checkpoints"):
+                    check_unchanged_files(recipe.task, header, state.path)
             requested.append(run)
-    return folder.update(requested, question=study.question, labels=study.labels, write=write)
+    plan = folder.update(requested, question=study.question, labels=study.labels, write=write)
+    return StudyRunner(folder, plan, engine, retry)
 
 
-def _check_made_alike(state: RunState, recipe: Recipe, has_files: dict[Any, bool]) -> None:
-    """Raises `UserError` if a default, or a data file, has changed since a run was started. `has_files`: of which tasks
-    there are files; missing ones are reported by the run."""
-    if not (state.path / "recipe.yaml").exists():
-        return
-    if recipe.task not in has_files:
-        has_files[recipe.task] = False
-        with suppress(UserError):
-            has_files[recipe.task] = bool(recipe.task.file_hashes())
-    has_read_files = has_files[recipe.task] and bool(checkpoint.list_steps(state.path / "checkpoints"))
-    if has_read_files or state.end is None:  # an end is of the very values that affect results
-        header = RunFolder.open(state.path).metadata()
-        check_same_defaults(header["recipe"], recipe, state.path)
-        if has_read_files:
-            check_unchanged_files(recipe.task, header, state.path)
+def _has_files(task: Task) -> bool:
+    """Whether a task reads files that are there; missing ones are reported by the run."""
+    with suppress(UserError):
+        return bool(task.file_hashes())
+    return False
 
 
 def _resolve_init_from(recipe: Recipe, runs: Path) -> tuple[Recipe, Recipe]:

@@ -5,7 +5,8 @@
       log.txt                  messages of the commands
       report.html figure.png   of the last command
 
-How each run is, its own folder says: `runs/<recipe>/<id>/`. It may belong to several studies.
+How each run is, its own folder says: `runs/<recipe>/<id>/`. It may belong to several studies. A search is a study, too,
+whose runs are chosen one after the other.
 """
 
 import os
@@ -26,7 +27,9 @@ from numerate.training.run_folder import folder_name
 
 STUDY_FILE = "study.json"
 
-_REMEDY = "The runs are unharmed: move the file away, and the same `numerate run` writes it again."
+Parameters = dict[str, str | int | float]
+
+REMEDY = "The runs are unharmed: move the file away, and the same command writes it again."
 _LOCK_TIMEOUT = 60.0  # seconds to wait for another process that writes the study
 
 
@@ -34,7 +37,7 @@ class StudyRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A run of a study, made or not: its path below the folder of runs, the content key of its recipe, and the recipe.
 
     `name` is that of its recipe, `settings` are those in which recipes of its title differ. `current`: whether the last
-    command requested it.
+    command requested it. The run of a trial of a search has its `parameters`.
     """
 
     run: Annotated[str, msgspec.Meta(pattern=r"^(?!\.)[^/\\]+/(?!\.)[^/\\]+$")]
@@ -43,13 +46,14 @@ class StudyRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     name: str = ""
     settings: str = ""
     current: bool = True
+    parameters: Parameters | None = None
     tree: msgspec.Raw
 
     @classmethod
-    def of(cls, run: str, key: str, tree: Mapping[str, Any]) -> "StudyRun":
+    def of(cls, run: str, key: str, tree: Mapping[str, Any], parameters: Parameters | None = None) -> "StudyRun":
         """A run whose recipe is `tree`; `StudyFolder.update` names it."""
         text = msgspec.json.encode(disk.to_plain_data(tree, finite=True))
-        return cls(run=run, key=key, seed=int(tree.get("seed", 0)), tree=msgspec.Raw(text))
+        return cls(run=run, key=key, seed=int(tree.get("seed", 0)), parameters=parameters, tree=msgspec.Raw(text))
 
     def recipe_tree(self) -> dict[str, Any]:
         """Its recipe as plain data; infinite numbers are texts, which settings accept."""
@@ -74,6 +78,10 @@ class StudyContent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     question: str = ""
     labels: dict[str, str] = {}
     runs: list[StudyRun] = []
+
+    @property
+    def is_search(self) -> bool:
+        return any(run.parameters is not None for run in self.runs)
 
     def plan(self) -> list[StudyRun]:
         """The runs that the last command requested, in its order."""
@@ -126,14 +134,14 @@ class StudyFolder:
         """Its title, question, labels and runs; without a file there are none. Raises `UserError` for a file that was
         damaged, edited, or written by another version."""
         path = self.path / STUDY_FILE
-        content = read_json(path, StudyContent, _REMEDY)
+        content = read_json(path, StudyContent, REMEDY)
         if content is None:
             return StudyContent(title=self.title)
         check_format(path, content.format)
         if not all(bytes(run.tree).startswith(b"{") for run in content.runs):
-            raise UserError(damage_message(path, "a recipe is no object", _REMEDY))
+            raise UserError(damage_message(path, "a recipe is no object", REMEDY))
         if len({run.run for run in content.runs}) < len(content.runs):
-            raise UserError(damage_message(path, "a run is listed twice", _REMEDY))
+            raise UserError(damage_message(path, "a run is listed twice", REMEDY))
         return content
 
     def update(
@@ -152,12 +160,12 @@ class StudyFolder:
         if write:
             disk.make_folder(self.path)
         with Lock(self.path / "study.lock").hold("planning", timeout=_LOCK_TIMEOUT) if write else nullcontext():
-            old, requested_runs = self.read(), {one.run for one in requested}
+            old, names = self.read(), {one.run for one in requested}
             labels = {**old.labels, **(labels or {})}
             plan = _named(requested, labels)
-            others = [one for one in old.runs if one.run not in requested_runs and (self.runs_dir / one.run).exists()]
-            earlier = [msgspec.structs.replace(one, current=False) for one in others]
-            content = StudyContent(title=self.title, question=question, labels=labels, runs=[*plan, *earlier])
+            others = [one for one in old.runs if one.run not in names and (self.runs_dir / one.run).exists()]
+            runs = [*plan, *(msgspec.structs.replace(one, current=False) for one in others)]
+            content = StudyContent(title=self.title, question=question, labels=labels, runs=runs)
             text = msgspec.json.encode(content)
             if write and text != read_bytes(self.path / STUDY_FILE):
                 disk.write_atomically(self.path / STUDY_FILE, text, unharmed_note="The runs are unharmed.")

@@ -93,7 +93,7 @@ def first_run(text: str) -> str:
         (lambda text: text.replace('"seed":1,', '"seed":"1",'), "damaged: Expected `int`"),
         (lambda text: text.replace('"run":"', '"run":"../'), r"damaged: .*regex.*runs\[0\]\.run"),
         (lambda text: text.replace('"runs":[', f'"runs":[{first_run(text)},'), "a run is listed twice"),
-        (lambda text: text.replace('"labels"', '"names"'), "damaged: .*unknown field `names`"),
+        (lambda text: text.replace('"title"', '"name"', 1), "damaged: .*unknown field `name`"),
         (lambda text: text.replace(f'"format":{FORMAT}', '"format":99,"new":[1]'), r"format 99.*update numerate"),
         (lambda text: text.replace(f'"format":{FORMAT}', '"format":3'), "by an earlier version of numerate"),
     ],
