@@ -286,8 +286,8 @@ FAULTS = [
     Fault(
         "a search starts one trial too many",
         "runs/search.py",
-        "for number in range(search.num_trials) if not",
-        "for number in range(search.num_trials + 1) if not",
+        "for number in range(search.num_trials) if number not in ended",
+        "for number in range(search.num_trials + 1) if number not in ended",
         "tests/runs/test_search.py",
     ),
     Fault(

@@ -339,6 +339,7 @@ def test_points_that_were_edited_are_refused_and_no_code_of_them_runs(
         ('"optimizer.lr":', '"optimizer.eps":0.1,"optimizer.lr":', "trial 0"),
         ('"optimizer.lr":', '"optimizer.lr":0.1,"optimizer.lr":', "it was edited"),
         ('"parameters"', '"point"', "unknown field `point`"),
+        ('"trial":0', '"trial":1', "trial 0"),
     ):
         assert old in text
         file.write_text(text.replace(old, new))
@@ -385,10 +386,15 @@ def test_settings_that_are_refused_together_are_failed_trials(tmp_path: Path) ->
     assert len(refused) == len(found.ranked_trials) == 2
     assert all("heads" in str(trial.error) and "num_heads=3" in str(trial.parameters) for trial in refused)
     assert f"trial {refused[0].number}: failed, " in str(found)
-    assert results_of(found.search.path)["status"].value_counts().to_dict() == {"done": 2, "failed": 2}
+    space = {"model.positions": ["[Rotary]", "[Learned]"], "model.mixer": ["Attention", "LSTM"]}
+    found = search(TINY, space, sampler="grid", runs_dir=tmp_path, quiet=True)
+    (refused,) = (trial for trial in found.trials if trial.state == "failed")
+    assert "Rotary acts inside attention, which LSTM does not have" in str(refused.error)
+    assert list(refused.parameters.values()) == ["[Rotary]", "LSTM"]
+    assert results_of(found.search.path)["status"].tolist() == ["done"] * 3, "what was no recipe is no row"
     narrow = {"optimizer.learning_rate": "between(0.001,0.001001)"}
-    with pytest.raises(UserError, match="there is no point besides those of 2 trials"):
-        search(TINY, narrow, trials=3, runs_dir=tmp_path, quiet=True)
+    found = search(TINY, narrow, trials=4, runs_dir=tmp_path, quiet=True)
+    assert [trial.error for trial in found.trials] == [None, None, *["another trial has the same recipe"] * 2]
 
 
 def test_a_trial_that_fails_is_shown_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,12 @@
 """Settings that an evaluation may change without changing the weights."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from numerate.config import override, to_tree
 from numerate.errors import UserError
+from numerate.reports.settings import differing_settings
 from numerate.training.recipe import Recipe
 
 TASK_INDEX = "task.task_index"
@@ -50,27 +51,11 @@ def diff_settings(trained: Recipe, evaluated: Recipe) -> dict[str, Any]:
     from numerate.text.tasks.example_file import ExampleFile
     from numerate.text.tasks.text_files import combine_hashes
 
-    changes, task = dict(_changes("model", to_tree(trained.model), to_tree(evaluated.model))), evaluated.task
+    models = differing_settings([{"model": to_tree(recipe.model)} for recipe in (trained, evaluated)])
+    changes, task = {path: new for path, (_, new) in models.items()}, evaluated.task
     task_index = getattr(task, "task_index", None)
     if task_index != getattr(trained.task, "task_index", None):
         changes[TASK_INDEX] = task_index
     if isinstance(task, ExampleFile) and task.training_task is not None:
         changes |= {TASK_PATH: task.path, CONTENTS: combine_hashes(task.file_hashes().values())[:12]}
     return dict(sorted(changes.items()))
-
-
-def _changes(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any]]:
-    """The values that differ, by path; parts of another kind, and lists of another length, as a whole."""
-    if (
-        isinstance(old, dict)
-        and isinstance(new, dict)
-        and old.get("kind") == new.get("kind")
-        and list(old) == list(new)
-    ):
-        for key in new:
-            yield from _changes(f"{path}.{key}", old[key], new[key])
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for index, value in enumerate(new):
-            yield from _changes(f"{path}.{index}", old[index], value)
-    elif type(old) is not type(new) or old != new:
-        yield path, new

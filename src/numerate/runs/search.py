@@ -6,7 +6,6 @@ has the points and lists the runs; what a trial is worth is read from the metric
 """
 
 import hashlib
-import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
@@ -221,23 +220,25 @@ class Search:
                 self.folder.update([], question=self.question)
                 source = initial_run(self.recipe, self.path.parent)
                 return replace(self, recipe=replace(self.recipe, init_from=None if source is None else source.id))
-        first = content.runs[0]
-        if (self.path.parent / first.run / "recipe.yaml").exists():
-            check_unchanged_files(self.recipe.task, RunFolder(self.path.parent / first.run).metadata(), self.path)
-        return replace(self, recipe=replace(self.recipe, init_from=first.recipe_tree().get("init_from")))
+        folders = [RunFolder(self.path.parent / run.run) for run in content.runs]
+        for folder in [one for one in folders if one.file("recipe.yaml").exists()][:1]:
+            check_unchanged_files(self.recipe.task, folder.metadata(), self.path)
+        init_from = content.runs[0].recipe_tree().get("init_from")
+        return replace(self, recipe=replace(self.recipe, init_from=init_from))
 
     def trials(self) -> list[Trial]:
         """All trials by number. Reading needs no lock. Raises `UserError` for parameters that were edited."""
-        states = dict[str, list[RunState]]()
-        for run in read_states(self.path.parent, self.folder.read().plan()):
-            states.setdefault(json.dumps(run.run.parameters), []).append(run)
+        states = dict[int | None, list[RunState]]()
+        for run in read_states(self.path.parent, self.folder.read().runs):
+            states.setdefault(run.run.trial, []).append(run)
         trials = []
-        for number, (text, runs) in enumerate(states.items()):
+        for number in range(len(states)):
             try:
-                self.sampling.check_point(parameters := json.loads(text) or {})
-            except ValueError as error:
+                runs = states[number]
+                self.sampling.check_point(runs[0].run.parameters)
+            except (ValueError, KeyError) as error:
                 raise UserError(damage_message(self.path / STUDY_FILE, f"trial {number}: {error}", REMEDY)) from error
-            trials.append(self._read(Trial(number, parameters, runs=tuple(runs))))
+            trials.append(self._read(Trial(number, runs[0].run.parameters, runs=tuple(runs))))
         return trials
 
     def _read(self, trial: Trial) -> Trial:
@@ -285,41 +286,45 @@ class Search:
                 if len(trials) >= _MAX_ALIKE and len(errors) == 1 and None not in errors:
                     problem = f"all {len(trials)} trials failed alike; remove this folder to search again"
                     raise UserError(f"{self.path}: {problem}: {errors.pop()}")
-                self._add_run(self.sampling.next_point(trials), self.seeds[0])
+                self._add_run(len(trials), self.sampling.next_point(trials), self.seeds[0])
             trial = trials[number]
             if not trial.has_ended and len(trial.runs) == len(trial.curves):
-                self._add_run(trial.parameters, self.seeds[len(trial.runs)])
+                self._add_run(number, trial.parameters, self.seeds[len(trial.runs)])
             return self.trials()[number]
 
-    def _add_run(self, parameters: Parameters, seed: int) -> None:
-        """Adds a run to the study. One whose settings are refused together has failed, with them in its recipe."""
+    def _add_run(self, number: int, parameters: Parameters, seed: int) -> None:
+        """Adds a run of a trial to the study. One that is refused has failed, and no table has it."""
         settings, plan = self.sampling.space.settings(parameters), self.folder.read().plan()
+        recipe, failure = self.recipe, None
         try:
-            recipe = replace(override(self.recipe, settings), title=self.recipe.title, seed=seed)
-            name, key, tree = identity(recipe), content_key(recipe), to_tree(recipe)
-            if any(run.key == key for run in plan):
+            recipe = replace(override(recipe, settings), title=recipe.title, seed=seed)
+            if any(run.key == content_key(recipe) for run in plan):
                 raise UserError("another trial has the same recipe")
         except UserError as error:
-            name = key = hashlib.sha256("\n".join(settings).encode()).hexdigest()[:12]
-            tree = {**to_tree(self.recipe), "refused": settings}
-            Ending(RunFolder(self.path / name), key).fail(error)
-        run = StudyRun.of(f"{self.path.name}/{name}", key, tree, parameters)
+            failure = error
+        key, name = content_key(recipe), identity(recipe) if failure is None else f"refused-{number}"
+        run = StudyRun.of(f"{self.path.name}/{name}", key, to_tree(recipe), trial=number, parameters=parameters)
+        if failure is not None:
+            Ending(RunFolder(self.path / name), key).fail(failure)
         self.folder.update([*plan, run], question=self.question)
+        if failure is not None:
+            self.folder.update(plan, question=self.question)
 
     def _train(self, trial: Trial) -> None:
         """Trains the last run of a trial, and writes how it ended."""
         run, folder = trial.runs[-1], RunFolder(trial.runs[-1].path)
-        recipe = self.recipe_of(run)
-
-        def is_pruned() -> bool:
-            if self.sampling.pruner == "none" or len(trial.runs) > 1:
-                return False
-            values = curve(folder.records("metrics.jsonl"), self.sampling.metric)
-            trials = [replace(one, curves=(values,)) if one.number == trial.number else one for one in self.trials()]
-            return bool(values) and self.sampling.is_pruned(trials, trial.number, recipe.training)
-
-        stop = _TrialStop(is_pruned)
         with Ending(folder, run.run.key) as ending:
+            recipe = self.recipe_of(run)
+
+            def is_pruned() -> bool:
+                if self.sampling.pruner == "none" or len(trial.runs) > 1:
+                    return False
+                values = curve(folder.records("metrics.jsonl"), self.sampling.metric)
+                now = replace(trial, curves=(values,))
+                trials = [now if one.number == trial.number else one for one in self.trials()]
+                return bool(values) and self.sampling.is_pruned(trials, trial.number, recipe.training)
+
+            stop = _TrialStop(is_pruned)
             trained = train(
                 recipe,
                 runs_dir=self.path.parent,
@@ -363,7 +368,8 @@ def _train_trials(search: Search, engine: Engine, quiet: bool) -> int:
     """Trains the trials that have not ended, and returns the exit status. Those of other commands are left to them, and
     submitted jobs continue by themselves. Raises `UserError` or `OperationalError` if no trial can continue."""
     search, status = replace(search, path=search.path.absolute()), 0
-    numbers = [number for number in range(search.num_trials) if not search.done(number)]
+    ended = {trial.number for trial in search.trials() if trial.has_ended}
+    numbers = [number for number in range(search.num_trials) if number not in ended]
     num_done = search.num_trials - len(numbers)
     bar = ProgressBar(search.num_trials, label=search.path.name, num_done=num_done, unit="trial", show=not quiet)
     with Stop() as stop, bar, closing(engine.map(search, numbers, folder=search.path, stop=stop)) as outcomes:  # type: ignore[type-var]

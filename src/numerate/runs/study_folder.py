@@ -37,7 +37,8 @@ class StudyRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A run of a study, made or not: its path below the folder of runs, the content key of its recipe, and the recipe.
 
     `name` is that of its recipe, `settings` are those in which recipes of its title differ. `current`: whether the last
-    command requested it. The run of a trial of a search has its `parameters`.
+    command requested it. A run of a search has the number of its `trial` and its
+    `parameters`.
     """
 
     run: Annotated[str, msgspec.Meta(pattern=r"^(?!\.)[^/\\]+/(?!\.)[^/\\]+$")]
@@ -46,14 +47,15 @@ class StudyRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     name: str = ""
     settings: str = ""
     current: bool = True
-    parameters: Parameters | None = None
+    trial: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    parameters: Parameters = {}
     tree: msgspec.Raw
 
     @classmethod
-    def of(cls, run: str, key: str, tree: Mapping[str, Any], parameters: Parameters | None = None) -> "StudyRun":
+    def of(cls, run: str, key: str, tree: Mapping[str, Any], **more: Any) -> "StudyRun":
         """A run whose recipe is `tree`; `StudyFolder.update` names it."""
         text = msgspec.json.encode(disk.to_plain_data(tree, finite=True))
-        return cls(run=run, key=key, seed=int(tree.get("seed", 0)), parameters=parameters, tree=msgspec.Raw(text))
+        return cls(run=run, key=key, seed=int(tree.get("seed", 0)), tree=msgspec.Raw(text), **more)
 
     def recipe_tree(self) -> dict[str, Any]:
         """Its recipe as plain data; infinite numbers are texts, which settings accept."""
@@ -81,7 +83,7 @@ class StudyContent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def is_search(self) -> bool:
-        return any(run.parameters is not None for run in self.runs)
+        return any(run.trial is not None for run in self.runs)
 
     def plan(self) -> list[StudyRun]:
         """The runs that the last command requested, in its order."""

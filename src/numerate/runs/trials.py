@@ -11,7 +11,6 @@ from math import isfinite, nan
 from statistics import median
 from typing import Any, Literal
 
-from numerate.errors import UserError
 from numerate.runs.space import Space, load_optuna, value_text
 from numerate.runs.status import RunState
 from numerate.runs.study_folder import Parameters
@@ -116,8 +115,8 @@ class Sampling:
                 drawn = study.ask(space.distributions).params
                 point = {field.path: field.rounded(drawn[field.path]) for field in space.fields}
                 if point not in tried:
-                    return point
-        raise UserError(f"there is no point besides those of {len(trials)} trials; a wider range has more")
+                    break
+        return point
 
     def is_pruned(self, trials: Sequence[Trial], number: int, training: Training) -> bool:
         """Whether the pruner stops a trial in its first run, at the last evaluation of its curve.
