@@ -298,14 +298,15 @@ class Search:
         recipe, failure = self.recipe, None
         try:
             recipe = replace(override(recipe, settings), title=recipe.title, seed=seed)
-            if any(run.key == content_key(recipe) for run in plan):
+            name = f"{self.path.name}/{identity(recipe)}"
+            if any(run.run == name for run in plan):
                 raise UserError("another trial has the same recipe")
         except UserError as error:
-            failure = error
-        key, name = content_key(recipe), identity(recipe) if failure is None else f"refused-{number}"
-        run = StudyRun.of(f"{self.path.name}/{name}", key, to_tree(recipe), trial=number, parameters=parameters)
+            name, failure = f"{self.path.name}/refused-{number}", error
+        key = content_key(recipe)
+        run = StudyRun.of(name, key, to_tree(recipe), trial=number, parameters=parameters)
         if failure is not None:
-            Ending(RunFolder(self.path / name), key).fail(failure)
+            Ending(RunFolder(self.path.parent / name), key).fail(failure)
         self.folder.update([*plan, run], question=self.question)
         if failure is not None:
             self.folder.update(plan, question=self.question)
@@ -369,7 +370,8 @@ def _train_trials(search: Search, engine: Engine, quiet: bool) -> int:
     submitted jobs continue by themselves. Raises `UserError` or `OperationalError` if no trial can continue."""
     search, status = replace(search, path=search.path.absolute()), 0
     ended = {trial.number for trial in search.trials() if trial.has_ended}
-    numbers = [number for number in range(search.num_trials) if number not in ended]
+    if not (numbers := [number for number in range(search.num_trials) if number not in ended]):
+        return 0
     num_done = search.num_trials - len(numbers)
     bar = ProgressBar(search.num_trials, label=search.path.name, num_done=num_done, unit="trial", show=not quiet)
     with Stop() as stop, bar, closing(engine.map(search, numbers, folder=search.path, stop=stop)) as outcomes:  # type: ignore[type-var]
