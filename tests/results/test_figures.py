@@ -11,7 +11,8 @@ from pandas import DataFrame
 
 from numerate.errors import UserError
 from numerate.results import figures, style
-from numerate.results.figures import attention_maps, best_variants, by_length, forest, heat_map, panels, training_curves
+from numerate.results.figures import attention_maps, by_length, forest, heat_map, training_curves
+from numerate.results.plots import best_variants, lengths, maps
 from numerate.results.rows import cells, metrics
 from results_records import done, recipe, seeds, sums
 from run_records import Studies, write_run
@@ -157,13 +158,9 @@ def test_methods_have_colors_and_models_marks_where_all_combinations_are_there(s
     assert styles[0]["color"] == styles[2]["color"] != styles[1]["color"]
 
 
-@pytest.mark.parametrize("draw", [by_length, heat_map])
+@pytest.mark.parametrize("draw", [lengths, maps])
 def test_panels_share_axes_but_those_of_maps(draw: Callable[..., Any], frame: DataFrame) -> None:
-    figure = panels(
-        [(name, frame[frame["variant"] == name]) for name in ("near", "far")],
-        draw,
-        **({"bar": False} if draw is heat_map else {}),
-    )
+    figure = draw({name: frame[frame["variant"] == name] for name in ("near", "far")})
     first, second = figure.axes[:2]
-    assert first.get_shared_y_axes().joined(first, second) == (draw is by_length)
+    assert first.get_shared_y_axes().joined(first, second) == (draw is lengths)
     assert [ax.get_title() for ax in (first, second)] == ["near", "far"]

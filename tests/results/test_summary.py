@@ -158,7 +158,7 @@ def test_what_no_cell_has_is_refused_with_what_there_is(study: Studies) -> None:
 def test_a_headline_reaches_no_farther_than_every_length_up_to_there(study: Studies) -> None:
     gap = {4: 0.95, 5: 0.5, 6: 1.0}
     frame = frame_of(study, a=[sums(lambda n: gap.get(n, 1.0))])
-    assert reach(frame).farthest["length"] == 4  # type: ignore[index]
+    assert [one.farthest["length"] for one in reach(frame).values() if one.farthest is not None] == [4]
     assert headline(frame, "+").startswith(
         "With 1 to 3 digits in distribution, a stays at 90 % or more up to 4+4 digits (95 % [88.8, 97.8] there)."
     )

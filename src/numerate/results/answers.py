@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations, product
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +30,6 @@ from numerate.results.words import is_share, p_text, value_text
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Answers = Mapping[tuple[Any, ...], Mapping[str, Any]]
-"""The line of each question in predictions.jsonl, by its cell, text and correct answer, and by how many equal ones come
-before it."""
-
 MEASURES = {"exact_match": "correct, %", "number_accuracy": "correct numbers, %", "log_mae": "log error"}
 """The measures of an answer. The log error is that of sign(x) log10(|x| + 1)."""
 
@@ -51,28 +46,30 @@ def same_questions(entries: Sequence[RunEntry], cells: "DataFrame") -> Table | N
     each run whose answers are missing, or disagree with its records, though another has some."""
     from pandas import DataFrame
 
-    folders = {one.run: one for one in entries}
-    notes: list[str] = []
-    answered: dict[str, list[Answers]] = {}
+    is_expected = any((one.recipe.get("evaluation") or {}).get("generation") for one in entries)
+    if not is_expected and not any((one.folder / "predictions.jsonl").is_file() for one in entries):
+        return None
+    folders, notes = {one.run: one for one in entries}, list[str]()
+    answered: dict[str, list[DataFrame]] = {}
     for (variant, run), own in reported(cells).groupby(["variant", "run"], sort=False):
         answered.setdefault(str(variant), []).append(_answers(folders[run], own, notes))
-    known = [(name, each) for name, each in answered.items() if all(each)]
+    known = [(name, each) for name, each in answered.items() if all(map(len, each))]
     pairs = combinations(known, 2) if len(known) <= MAX_ALL_PAIRS else product(known[:1], known[1:])
     rows = [row for first, second in pairs for row in _rows(second, first)]
-    is_expected = known or any((one.recipe.get("evaluation") or {}).get("generation") for one in entries)
-    return Table(DataFrame(rows), notes=[*[NOTE] * bool(rows), *notes]) if rows or (notes and is_expected) else None
+    is_missed = notes and (known or is_expected)
+    return Table(DataFrame(rows), notes=[*[NOTE] * bool(rows), *notes]) if rows or is_missed else None
 
 
-def _rows(first: tuple[str, list[Answers]], second: tuple[str, list[Answers]]) -> Iterator[dict[str, str]]:
-    """A row for each measure, over the questions that all runs were asked."""
-    runs = [*first[1], *second[1]]
-    keys = [key for key in runs[0] if all(key in run for run in runs)]
-    measured: list[tuple[list[float], list[float]]] = []
+def _rows(*pair: "tuple[str, Sequence[DataFrame]]") -> Iterator[dict[str, str]]:
+    """A row for each measure, over the questions that all runs of a pair of variants were asked: means over seeds."""
+    runs = [run for _, own in pair for run in own]
+    asked = runs[0].index[[all(key in run.index for run in runs) for key in runs[0].index]]
+    means = [sum(run.loc[asked] for run in own) / len(own) for _, own in pair]
+    measured: list[list[list[float]]] = []
     for measure, title in MEASURES.items():
-        pairs = [(_mean(first[1], key, measure), _mean(second[1], key, measure)) for key in keys]
-        known = [(one, other) for one, other in pairs if one is not None and other is not None]
-        values = ([one for one, _ in known], [other for _, other in known])
-        if not known or values in measured:  # where an answer is correct if its number is
+        is_known = means[0][measure].notna() & means[1][measure].notna()
+        values = [one.loc[is_known, measure].tolist() for one in means]
+        if not is_known.any() or values in measured:  # where an answer is correct if its number is
             continue
         measured.append(values)
         found = paired_difference(*values)
@@ -81,87 +78,79 @@ def _rows(first: tuple[str, list[Answers]], second: tuple[str, list[Answers]]) -
         counts = [found.num_higher, found.num_lower]
         better, worse = counts[::-1] if is_lower_better(measure) else counts
         yield {
-            "pair": f"{first[0]} / {second[0]}",
+            "pair": " / ".join(name for name, _ in pair),
             "measure": title,
             "means": " : ".join(value_text(measure, fmean(each)) for each in values),
             "difference": f"{ends[0]}{unit} [{ends[1]}, {ends[2]}]",
             "better : worse": f"{better:,} : {worse:,}",
-            "questions": f"{len(known):,}",
+            "questions": f"{is_known.sum():,}",
             "p": p_text(found.p_value),
         }
 
 
-def _mean(runs: Sequence[Answers], key: tuple[Any, ...], measure: str) -> float | None:
-    """The mean of a measure of a question over the runs; None where one has none."""
-    values = [_measure(run[key], measure) for run in runs]
-    known = [value for value in values if value is not None]
-    return fmean(known) if len(known) == len(values) else None
+def _answers(entry: RunEntry, cells: "DataFrame", notes: list[str]) -> "DataFrame":
+    """The measures of the answers of a run, by cell, question and correct answer, and by how many equal ones come
+    before: those at the step and with the settings of its cells, without a position offset, in cells that have as many,
+    and if they were generated freely as many correct ones. Other answers may be correct here and not in the record, by
+    rounding: they are decoded, and scored in one pass."""
+    from pandas import DataFrame, Index
 
-
-def _measure(line: Mapping[str, Any], measure: str) -> float | None:
-    if measure == "exact_match":
-        return float(line["correct"])
-    target, prediction = line["numbers"]
-    if target is None or measure == "number_accuracy":
-        return None if target is None else float(prediction == target)
-    return None if prediction is None else float(abs(signed_log(Fraction(prediction)) - signed_log(Fraction(target))))
-
-
-def _answers(entry: RunEntry, cells: "DataFrame", notes: list[str]) -> Answers:
-    """The answers of a run at the step and with the settings of its cells, without a position offset, in cells that
-    have as many, and if they were generated freely as many correct ones. Other answers may be correct here and not in
-    the record, by rounding: they are decoded, and scored in one pass."""
     path = entry.folder / "predictions.jsonl"
     lines = read_records(path, PREDICTIONS, run_id=entry.folder.name)
-    if not lines:
-        notes.append(_missing_note(path, len(cells)))
-        return {}
-    from numerate.evaluation.kinds.generated_answers import with_correct  # which imports torch
-
     tree = (entry.recipe.get("evaluation") or {}).get("generation")
-    generation = None if tree is None else from_tree(tree, entry.folder / RECIPE_FILE, Generation)
-    own = cells[cells["position_offset"] == 0]
-    step, settings = own["step"].iloc[0], own["settings"].iloc[0]
-    missing = {
-        (row.get("stratum") if row.get("stratum") == row.get("stratum") else None, *_place(row, axes(own))): (
-            row["questions"],
-            generation and row["correct"],
-        )
-        for row in own.to_dict("records")
-    }
-    pattern = ANSWER_PATTERN if generation is None else generation.answer_pattern
-    evaluations: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for line in lines:
-        is_answer = CHECKSUM_KEY in line and line.get("correct_answer") is not None and not line["position_offset"]
-        changed = format_settings(line["settings"]) if line.get("settings") else None
-        if is_answer and line["step"] == step and (changed == settings or (changed is None and settings != settings)):
-            place = (line.get("stratum"), *sorted(line["cell"].items()))
-            key = (place, *(line.get(name) for name in ("checkpoint", "method", "count", "evaluation_seed")))
-            evaluations.setdefault(key, []).append(with_correct(generation, line))
-    answers: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    for (place, *_), asked in evaluations.items():
-        if missing.get(place) != (len(asked), generation and sum(one["correct"] for one in asked)):
+    own, names = cells[cells["position_offset"] == 0], axes(cells)
+    missing = {_place(row, names): (row["questions"], tree and row["correct"]) for row in own.to_dict("records")}
+    measures: dict[tuple[Any, ...], dict[str, float | None]] = {}
+    for place, answers in _evaluations(entry, lines, tree, own):
+        if missing.get(place) != (len(answers), tree and sum(line["correct"] for line, *_ in answers)):
             continue
         del missing[place]
         seen = Counter[tuple[Any, ...]]()
-        for one in asked:
-            target, prediction = one["correct_answer"], answer_number(one["prediction"], pattern).value
-            number = answer_number(target).value if generation is None else correct_number(target, pattern)
-            question = (*one["cell"].values(), one["question"], target)
-            answers[*question, seen[question]] = {**one, "numbers": (number, prediction)}
+        for line, target, prediction in answers:
+            question = (place, line["question"], line["correct_answer"])
+            errors = (signed_log(Fraction(one)) for one in (target, prediction) if one is not None)
+            measures[*question, seen[question]] = {
+                "exact_match": float(line["correct"]),
+                "number_accuracy": None if target is None else float(prediction == target),
+                "log_mae": None if None in (target, prediction) else float(abs(next(errors) - next(errors))),
+            }
             seen[question] += 1
     if missing:
-        notes.append(_missing_note(path, len(missing)))
-    return answers
+        problem = f"the answers in {pluralize(len(missing), 'cell')} are missing or disagree with cells.jsonl"
+        notes.append(f"{path}: {problem}; without its records, they are generated again.")
+    keys = Index(list(measures), tupleize_cols=False)
+    return DataFrame(list(measures.values()), index=keys, columns=list(MEASURES), dtype=float)
 
 
-def _missing_note(path: Path, num_cells: int) -> str:
-    problem = f"the answers in {pluralize(num_cells, 'cell')} are missing or disagree with cells.jsonl"
-    return f"{path}: {problem}; without its records, they are generated again."
+def _evaluations(
+    entry: RunEntry, lines: Sequence[Mapping[str, Any]], tree: Any, cells: "DataFrame"
+) -> Iterator[tuple[Any, list[tuple[Mapping[str, Any], Any, Any]]]]:
+    """The evaluations of cells at the step and with the settings of `cells`: the place of each, and its lines with the
+    correct and the predicted number."""
+    if not lines:
+        return
+    from numerate.evaluation.kinds.generated_answers import with_correct  # which imports torch
+
+    generation = None if tree is None else from_tree(tree, entry.folder / RECIPE_FILE, Generation)
+    pattern = ANSWER_PATTERN if generation is None else generation.answer_pattern
+    step, settings = cells["step"].iloc[0], cells["settings"].fillna("").iloc[0]
+    found: dict[tuple[Any, ...], list[tuple[Mapping[str, Any], Any, Any]]] = {}
+    for line in lines:
+        target = line.get("correct_answer") if CHECKSUM_KEY in line and not line["position_offset"] else None
+        changed = format_settings(line["settings"]) if line.get("settings") else ""
+        if target is None or line["step"] != step or changed != settings:
+            continue
+        place = (line.get("stratum"), *sorted(line["cell"].items()))
+        key = (place, *(line.get(name) for name in ("checkpoint", "method", "count", "evaluation_seed")))
+        number = answer_number(target).value if generation is None else correct_number(target, pattern)
+        answer = (with_correct(generation, line), number, answer_number(line["prediction"], pattern).value)
+        found.setdefault(key, []).append(answer)
+    for (place, *_), answers in found.items():
+        yield place, answers
 
 
-def _place(row: Mapping[Any, Any], names: Sequence[str]) -> list[tuple[str, int]]:
-    """The sizes of a cell, by their axes."""
-    return sorted(
-        (name.removeprefix("cell."), int(row[name])) for name in names if str(row[name]) not in ("<NA>", "nan")
-    )
+def _place(row: Mapping[Any, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    """The stratum of a cell, and its sizes by their axes."""
+    known = {name: row[name] for name in ("stratum", *names) if str(row.get(name)) not in ("<NA>", "nan", "None")}
+    stratum = known.pop("stratum", None)
+    return (stratum, *sorted((name.removeprefix("cell."), int(size)) for name, size in known.items()))

@@ -6,7 +6,7 @@
 `numerate plot` saves them, a page embeds them, a notebook shows them. Without axes a new figure is as wide as a column.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,9 +50,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-MAX_SERIES = 8
-"""Variants in one figure, each with a color of its own."""
-
 MAX_NUMBERS = 400
 """Cells of a map with numbers in them; larger maps are pictures on a page."""
 
@@ -74,19 +71,20 @@ def heat_map(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | None
     inside, names = of_map(reported(frame)), grid_axes(frame)
     if inside["variant"].nunique() != 1 or has_parts(frame) or len(names) not in (1, 2):
         raise UserError("heat_map: needs the cells of one variant on a grid of one or two axes")
+    if not is_share(metric := metric or default_metric(inside)):
+        raise UserError(f"heat_map: {metric} is no share of the questions; by_length draws it")
     found = summary(inside, by=names, metric=metric)
     found = found[found["seeds"] == found["seeds"].max()]
     found = found.merge(inside[[*names, "region"]].drop_duplicates(names))
     rows = names[0] if len(names) == 2 and (found[names[0]] != found[names[-1]]).any() else "strip"
-    found = found.assign(strip=0, trained=found["region"] == "in_distribution")
-    values = found.pivot(index=rows, columns=names[-1], values="value")
-    trained = found.pivot(index=rows, columns=names[-1], values="trained") == True  # noqa: E712 (missing cells are not)
+    found = found.assign(strip=0, trained=(found["region"] == "in_distribution").astype(float))
+    values, trained = (found.pivot(index=rows, columns=names[-1], values=name) for name in ("value", "trained"))
     with figure_style():
         ax = ax or new_axes(COLUMN, 3.0 if rows != "strip" else 1.2)
         square: Any = "equal" if 0.5 <= len(values) / len(values.columns) <= 2 else "auto"
-        image = ax.imshow(values, cmap=ramp(), vmin=0, vmax=1, aspect=square, interpolation="nearest")
+        ax.imshow(values, cmap=ramp(), vmin=0, vmax=1, aspect=square, interpolation="nearest")
         _write_numbers(ax, values.to_numpy())
-        _draw_border(ax, trained.to_numpy())
+        _draw_border(ax, trained.fillna(0).to_numpy())
         for axis, sizes in ((ax.xaxis, values.columns), (ax.yaxis, values.index[: len(values) * (rows != "strip")])):
             every = max(1, -(-len(sizes) // 12))
             axis.set_ticks(range(0, len(sizes), every), [f"{size:,}" for size in sizes[::every]])
@@ -95,13 +93,13 @@ def heat_map(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | None
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
         if bar:
-            add_bar(image, [ax], metric_title(found["metric"].iloc[0]))
+            add_bar([ax], metric_title(metric))
     return ax
 
 
-def add_bar(image: Any, axes: Sequence["Axes"], label: str) -> None:
+def add_bar(axes: Sequence["Axes"], label: str) -> None:
     """One bar of colors, in per cent, beside axes with maps."""
-    bar = axes[0].figure.colorbar(image, ax=list(axes), fraction=0.05, pad=0.02, aspect=30)
+    bar = axes[0].figure.colorbar(axes[0].images[0], ax=list(axes), fraction=0.05, pad=0.02, aspect=30)
     bar.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25", "50", "75", "100"])
     bar.set_label(wrapped(label, 26))
     bar.outline.set_visible(False)
@@ -110,8 +108,7 @@ def add_bar(image: Any, axes: Sequence["Axes"], label: str) -> None:
 
 def _write_numbers(ax: "Axes", values: Any) -> None:
     """Per cents in the cells of a map where letters of 7 points fit; zeros are pale, so that others stand out."""
-    figure, box = ax.figure, ax.get_position()
-    width = 0.8 * 72 * figure.get_figure(root=True).get_size_inches()[0] * box.width / values.shape[1]
+    width = 0.8 * 72 * _width(ax) * ax.get_position().width / values.shape[1]
     if values.size > MAX_NUMBERS or width < 11.5:
         return
     for (row, column), value in np.ndenumerate(values):
@@ -120,68 +117,59 @@ def _write_numbers(ax: "Axes", values: Any) -> None:
             ax.text(column, row, cell_percent(value), ha="center", va="center", fontsize=7, color=color)
 
 
+def _width(ax: "Axes") -> float:
+    """The width in inches of the figure that axes are in."""
+    return float(ax.figure.get_figure(root=True).get_size_inches()[0])
+
+
 def _draw_border(ax: "Axes", inside: Any) -> None:
     """A red line around the cells of a map that were trained."""
     from matplotlib.collections import LineCollection
 
-    padded = np.pad(inside.astype(int), 1)
-    lines = [
-        [(column - 0.5, row - 0.5), (column + 0.5, row - 0.5)]
-        for row, column in np.argwhere(np.diff(padded, axis=0)[:, 1:-1])
-    ]
-    lines += [
-        [(column - 0.5, row - 0.5), (column - 0.5, row + 0.5)]
-        for row, column in np.argwhere(np.diff(padded, axis=1)[1:-1])
-    ]
-    ax.add_collection(
-        LineCollection(lines, colors=TRAINED, linewidths=1.5, capstyle="projecting", clip_on=False, zorder=5)
-    )
+    padded = np.pad(inside, 1) - 0.5
+    across, down = (np.argwhere(np.diff(padded, axis=axis)) - 0.5 for axis in (0, 1))
+    lines = [[(x - 1, y), (x, y)] for y, x in across] + [[(x, y - 1), (x, y)] for y, x in down]
+    style: Any = {"colors": TRAINED, "linewidths": 1.5, "capstyle": "projecting", "clip_on": False, "zorder": 5}
+    ax.add_collection(LineCollection(lines, **style))
 
 
 def by_length(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | None = None) -> "Axes":
     """The metric of each variant by length, where all numbers are equally long: the median over the converged seeds
     with a band from the lowest to the highest, or of one seed its 95 % interval over questions. Of several seeds that
-    did not all converge, the legend says how many did; where none did, all are drawn, dashed in grey.
+    did not all converge, the legend says how many did; where none did, all are drawn in grey.
 
     What was trained is shaded; the dotted line is the score of memorizing. The axis is logarithmic where lengths reach
     far beyond training. Raises `UserError` for cells without a length.
     """
-    along = diagonal(reported(frame))
+    frame = reported(frame)
+    along, names = diagonal(frame), grid_axes(frame)
     if not len(along) or has_parts(frame):
         raise UserError("by_length: needs cells where all axes have the same size; forest compares parts")
-    styles, kept = series_styles(along), converged(frame)
+    styles, kept, metric = series_styles(along), {*converged(frame)["run"]}, metric or default_metric(along)
     with figure_style():
         ax = ax or new_axes()
         for variant, own in along.groupby("variant", sort=False):
-            count, drawn = own["run"].nunique(), own[own["run"].isin(kept["run"])]
-            num_converged = drawn["run"].nunique()
-            options = styles[variant] if num_converged else styles[variant] | {"color": GREY}
-            found = summary(drawn if num_converged else own, by=["length"], metric=metric).sort_values("length")
-            found = found[found["seeds"] == found["seeds"].max()]
-            seeds = f" ({num_converged} of {count} seeds)" if num_converged < count > 1 else ""
-            label = wrapped(f"{variant}{seeds or ' (did not converge)' * (not num_converged)}", 38)
-            ax.fill_between(
-                found["length"], found["low"], found["high"], color=options["color"], alpha=0.16, linewidth=0
-            )
-            mark = {"marker": options["marker"] if len(found) <= MAX_MARKS else ""}
-            ax.plot(found["length"], found["value"], label=label, **options | mark)
-        found = summary(along, by=["length", "region"], metric=metric).sort_values("length")
-        known = found[found["baseline"].notna()]
+            runs = {*own["run"]}
+            options = styles[variant] if runs & kept else styles[variant] | {"color": GREY}
+            found = summary(own[own["run"].isin(kept & runs or runs)], by=["length"], metric=metric)
+            found = found[found["seeds"] == found["seeds"].max()].sort_values("length")
+            note = f" ({len(runs & kept)} of {len(runs)} seeds)" if runs & kept else " (did not converge)"
+            _draw_line(ax, found["length"], found["value"], (found["low"], found["high"]), options)
+            ax.get_lines()[-1].set_label(wrapped(f"{variant}{note * (not runs <= kept)}", 38))
+        lengths, trained = along["length"], along.loc[along["region"] == "in_distribution", "length"]
+        known = summary(along, by=["length", "region"], metric=metric).sort_values("length").dropna(subset="baseline")
         if len(known):
             ax.plot(known["length"], known["baseline"], ":", color=GREY, linewidth=1, label="memorizing")
-        ax.locator_params(axis="x", integer=True)
-        lengths, trained = along["length"], along.loc[along["region"] == "in_distribution", "length"]
         if len(trained):
-            ax.axvspan(trained.min() - 0.5, trained.max() + 0.5, color=SHADE, linewidth=0, zorder=0)
-            ax.axvline(trained.max() + 0.5, color=TRAINED, linewidth=1, zorder=1)
+            _shade_training(ax, trained.min(), trained.max())
         if len(trained) and lengths.max() >= FAR * trained.max():
             ax.set_xscale("log")
             ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        axes_of_grid = grid_axes(frame)
-        x_label = axis_name(axes_of_grid[0]) if len(axes_of_grid) == 1 else "n, digits of each number"
-        ax.set(xlabel=x_label, ylabel=wrapped(metric_title(found["metric"].iloc[0]), 26))
-        _percent_axis(ax.yaxis)
-        _legend(ax, along["variant"].nunique() > 1 or len(known) > 0)
+        ax.set_xlabel(axis_name(names[0]) if len(names) == 1 else "n, digits of each number")
+        ax.set_ylabel(wrapped(metric_title(metric), 26))
+        if is_share(metric):
+            _percent_axis(ax.yaxis)
+        _legend(ax)
     return ax
 
 
@@ -192,47 +180,26 @@ def by_count(frame: "DataFrame", ax: "Axes | None" = None) -> "Axes":
 
     Raises `UserError` for cells without labels.
     """
-    cells, styles = of_map(reported(frame)), series_styles(frame)
+    cells, trained = of_map(reported(frame)), 0
     if "accuracy" not in cells or not cells["accuracy"].notna().all():
         raise UserError("by_count: needs cells with labels; by_length draws others")
+    curves: dict[str, list[tuple[list[int], list[float]]]] = {}
+    for (variant, _), sums in cells.groupby(["variant", "run"], sort=False)["sums"]:
+        labels = LabelCounts.merge(one for each in sums if (one := LabelCounts.from_record(each)))
+        found = labels.accuracy_by_position()
+        curves.setdefault(variant, []).append(([t for t, *_ in found], [right / total for _, right, total in found]))
+        trained = max(trained, labels.max_training_labels or 0)
     with figure_style():
-        ax, trained = ax or new_axes(), 0
-        for variant, own in cells.groupby("variant", sort=False):
-            curves = []
-            for _, run in own.groupby("run", sort=False):
-                labels = LabelCounts.merge(one for sums in run["sums"] if (one := LabelCounts.from_record(sums)))
-                found = [(t, correct / total) for t, correct, total in labels.accuracy_by_position()]
-                curves.append(([t for t, _ in found], [share for _, share in found]))
-                trained = max(trained, labels.max_training_labels or 0)
-            band, options = seed_band(curves), styles[variant] | {"marker": ""}
-            ax.fill_between(band.steps, band.low, band.high, color=options["color"], alpha=0.16, linewidth=0)
-            ax.plot(band.steps, band.median, label=wrapped(str(variant), 38), **options)
+        ax = ax or new_axes()
+        _draw_seeds(ax, curves, series_styles(frame))
         if trained:
-            ax.axvspan(0.5, trained + 0.5, color=SHADE, linewidth=0, zorder=0)
-            ax.axvline(trained + 0.5, color=TRAINED, linewidth=1, zorder=1)
+            _shade_training(ax, 1, trained)
             ends = [1, trained + 0.5, trained + 0.5, max(trained + 1, ax.get_xlim()[1])]
             ax.plot(ends, [1, 1, 0, 0], ":", color=GREY, linewidth=1, label="memorizing")
         ax.set(xlabel="position of the label in its row", ylabel="accuracy, %")
         _percent_axis(ax.yaxis)
-        _legend(ax, True)
+        _legend(ax)
     return ax
-
-
-def _percent_axis(axis: Any) -> None:
-    axis.set_ticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100"])
-    axis.axes.grid(axis=axis.axis_name)
-    (axis.axes.set_ylim if axis.axis_name == "y" else axis.axes.set_xlim)(-0.03, 1.03)
-
-
-def _legend(ax: "Axes", wanted: bool) -> None:
-    """A legend below axes, in as many columns as fit."""
-    if not wanted:
-        return
-    handles, labels = ax.get_legend_handles_labels()
-    width = ax.figure.get_figure(root=True).get_size_inches()[0] * ax.get_position().width
-    longest = max(len(line) for label in labels for line in label.split("\n"))
-    columns = max(1, int(width / (0.5 + 0.06 * longest)))
-    ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(-0.04, -0.22), ncols=columns, borderaxespad=0.0)
 
 
 def training_curves(
@@ -245,33 +212,70 @@ def training_curves(
 
         training_curves(metrics("quickstart"), y="exact_match", split="validation")
     """
-    known = (
-        frame[frame["split"].isna()] if split is None else frame[frame["split"] == split] if "split" in frame else frame
-    )
-    known = known[known[y].notna()] if y in known else known.iloc[:0]
+    known = frame[(frame["split"].isna() if split is None else frame["split"] == split)] if y in frame else frame[:0]
+    known = known.dropna(subset=[y]) if len(known) else known
     if not len(known):
         raise UserError(f"training_curves: no {y} of {split or 'training'} was logged")
-    styles = series_styles(frame)
+    curves: dict[str, list[tuple[list[int], list[float]]]] = {}
+    for (variant, _), own in known.groupby(["variant", "run"], sort=False):
+        curves.setdefault(variant, []).append((own["step"].tolist(), own[y].tolist()))
     with figure_style():
         ax = ax or new_axes()
-        for variant, own in known.groupby("variant", sort=False):
-            curves = [(run["step"].tolist(), run[y].tolist()) for _, run in own.groupby("run", sort=False)]
-            band, options = seed_band(curves), styles[variant]
-            ax.fill_between(band.steps, band.low, band.high, color=options["color"], alpha=0.16, linewidth=0)
-            mark = {"marker": options["marker"] if len(band.steps) <= MAX_MARKS else ""}
-            ax.plot(band.steps, band.median, label=wrapped(str(variant), 38), **options | mark)
+        _draw_seeds(ax, curves, series_styles(frame))
         name = {None: "training", "ood_validation": "OOD validation"}.get(split, split)
-        unit = ", nats per token" if y in ("loss", "validation_loss") else ""
-        ax.set(xlabel="step", ylabel=f"{name} {metric_title(y) if not unit else 'loss' + unit}")
+        is_loss = y in ("loss", "validation_loss")
+        ax.set(xlabel="step", ylabel=f"{name} {'loss, nats per token' if is_loss else metric_title(y)}")
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         if y == "loss" and (known[y] > 0).all() and known[y].max() > 20 * known[y].min():
             ax.set_yscale("log")
             ax.yaxis.set_major_formatter("{x:g}")
         ax.grid(axis="y")
-        if is_share(y) and not unit:
+        if is_share(y) and not is_loss:
             _percent_axis(ax.yaxis)
-        _legend(ax, known["variant"].nunique() > 1)
+        _legend(ax)
     return ax
+
+
+def _draw_seeds(ax: "Axes", curves: Mapping[str, Any], styles: Mapping[str, Any]) -> None:
+    """For each variant the median of the curves of its seeds, with a band from the lowest to the highest."""
+    for variant, own in curves.items():
+        band = seed_band(own)
+        _draw_line(
+            ax, band.steps, band.median, (band.low, band.high), styles[variant] | {"label": wrapped(variant, 38)}
+        )
+
+
+def _draw_line(ax: "Axes", x: Any, y: Any, band: tuple[Any, Any], options: Mapping[str, Any]) -> None:
+    """A line with its band, and with marks if it has few points."""
+    ax.fill_between(x, *band, color=options["color"], alpha=0.16, linewidth=0)
+    ax.plot(x, y, **{**options, **({"marker": ""} if len(x) > MAX_MARKS else {})})
+
+
+def _shade_training(ax: "Axes", low: float, high: float) -> None:
+    ax.axvspan(low - 0.5, high + 0.5, color=SHADE, linewidth=0, zorder=0)
+    ax.axvline(high + 0.5, color=TRAINED, linewidth=1, zorder=1)
+
+
+def _percent_axis(axis: Any) -> None:
+    axis.set_ticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100"])
+    axis.axes.grid(axis=axis.axis_name)
+    (axis.axes.set_ylim if axis.axis_name == "y" else axis.axes.set_xlim)(-0.03, 1.03)
+
+
+def _legend(ax: "Axes") -> None:
+    """A legend of several series below axes, in as many columns as fit."""
+    handles, labels = ax.get_legend_handles_labels()
+    if len(labels) < 2:
+        return
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    columns = max(1, int(_width(ax) * ax.get_position().width / (0.5 + 0.06 * longest)))
+    ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(-0.04, -0.22), ncols=columns, borderaxespad=0.0)
+
+
+FOREST_NOTE = (
+    "Dots: interquartile means over seeds; ticks: single seeds; crosses: seeds that did not converge. Thick lines: "
+    "95 % bootstrap intervals over seeds; thin lines: the range of fewer than five, or of one that over questions."
+)
 
 
 def forest(
@@ -288,54 +292,38 @@ def forest(
     regions = [name for name in (ALL_OOD, *reversed(REGIONS)) if (cells["region"] == name).any()]
     if not regions or region not in (None, *regions):
         raise UserError(f"region: {region} was not evaluated; there are: {', '.join(regions) or 'none'}")
-    region = region or regions[0]
-    found, kept = scores(cells[cells["region"] == region], ["variant", "region"], metric), converged(frame)["run"]
-    variants, styles = list(dict.fromkeys(frame["variant"])), series_styles(frame)
+    styles, kept, region = series_styles(frame), {*converged(frame)["run"]}, region or regions[0]
     with figure_style():
-        ax = ax or new_axes(COLUMN, 0.95 + 0.3 * len(variants))
-        for y, variant in enumerate(variants):
-            own, color = found[found["variant"] == variant], styles[variant]["color"]
-            counts = own["run"].isin(kept) | (region == "in_distribution") | has_parts(frame) | (len(own) == 1)
-            for values, marker, shade in (
-                (own.loc[~counts, "value"], "x", GREY),
-                (own.loc[counts, "value"], "|", color),
-            ):
-                ax.plot(values, [y + 0.28] * len(values), marker, color=shade, markersize=3.5, markeredgewidth=0.8)
-            if counts.any():
-                first = own.loc[counts].iloc[0]
-                seeds = Seeds(tuple(own.loc[counts, "value"]), "iqm", (first["low"], first["high"]))
-                ax.plot(seeds.interval, [y, y], color=color, linewidth=2.2 if len(seeds.values) >= MIN_SEEDS else 0.9)
-                ax.plot([seeds.value], [y], "o", color=color, markersize=4)
-        ax.set_yticks(range(len(variants)), [wrapped(variant, 26) for variant in variants])
-        ax.set_ylim(len(variants) - 0.4, -0.6)
-        name = metric or default_metric(cells)
-        ax.set_title(REGION_NAMES[region])
-        ax.set_xlabel(wrapped(metric_title(name), 22))
-        ax.grid(axis="x")
-        if is_share(name):
-            _percent_axis(ax.xaxis)
-        ax.tick_params(axis="y", length=0)
-        ax.spines["left"].set_visible(False)
+        ax = ax or new_axes(COLUMN, 0.95 + 0.3 * len(styles))
+        draw_forest(cells[cells["region"] == region], ax, styles, kept, metric or default_metric(cells))
     return ax
 
 
-FOREST_NOTE = (
-    "Dots: interquartile means over seeds; ticks: single seeds; crosses: seeds that did not converge. Thick lines: "
-    "95 % bootstrap intervals over seeds; thin lines: the range of fewer than five, or of one that over questions."
-)
-
-
-def forests(frame: "DataFrame", *, metric: str | None = None, width: float = PAGE) -> "Figure":
-    """A forest for each region side by side."""
-    cells = of_map(reported(frame))
-    regions = [name for name in REGIONS if (cells["region"] == name).any()]
-    variants = frame["variant"].nunique()
-    with figure_style():
-        figure = new_figure(width, 1.0 + 0.3 * variants)
-        for region, ax in zip(regions, figure.subplots(1, len(regions), squeeze=False, sharey=True).flat, strict=True):
-            forest(frame, ax, region=region, metric=metric)
-            ax.tick_params(labelleft=region == regions[0])
-    return figure
+def draw_forest(cells: "DataFrame", ax: "Axes", styles: Mapping[str, Any], kept: set[str], metric: str) -> None:
+    """`forest` of the cells of one region, of variants with these styles and of the runs that converged."""
+    region = cells["region"].iloc[0]
+    found = scores(cells, ["variant", "region"], metric)
+    for y, (variant, options) in enumerate(styles.items()):
+        own = found[found["variant"] == variant]
+        counts = own["run"].isin(kept) | (region == "in_distribution") | (len(own) == 1)
+        ticks, crosses = own.loc[counts, "value"], own.loc[~counts, "value"]
+        for values, mark, color in ((crosses, "x", GREY), (ticks, "|", options["color"])):
+            ax.plot(values, [y + 0.28] * len(values), mark, color=color, markersize=3.5, markeredgewidth=0.8)
+        if len(ticks):
+            first = own[counts].iloc[0]
+            seeds = Seeds(tuple(ticks), "iqm", (first["low"], first["high"]))
+            width = 2.2 if len(ticks) >= MIN_SEEDS else 0.9
+            ax.plot(seeds.interval, [y, y], color=options["color"], linewidth=width)
+            ax.plot([seeds.value], [y], "o", color=options["color"], markersize=4)
+    ax.set_yticks(range(len(styles)), [wrapped(variant, 26) for variant in styles])
+    ax.set_ylim(len(styles) - 0.4, -0.6)
+    ax.set_title(REGION_NAMES[region])
+    ax.set_xlabel(wrapped(metric_title(metric), 22))
+    ax.grid(axis="x")
+    if is_share(metric):
+        _percent_axis(ax.xaxis)
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
 
 
 def attention_maps(frame: "DataFrame", ax: "Axes | None" = None) -> "Axes":
@@ -349,8 +337,8 @@ def attention_maps(frame: "DataFrame", ax: "Axes | None" = None) -> "Axes":
     height, width = frame["query"].max() + 1, frame["key"].max() + 1
     gap = max(1, width // 12)
     mosaic = np.full((len(layers) * (height + gap) - gap, len(heads) * (width + gap) - gap), np.nan)
-    rows = frame["layer"].map({name: i for i, name in enumerate(layers)}) * (height + gap) + frame["query"]
-    columns = frame["head"].map({head: i for i, head in enumerate(heads)}) * (width + gap) + frame["key"]
+    rows = frame["layer"].map(layers.index) * (height + gap) + frame["query"]
+    columns = frame["head"].map(heads.index) * (width + gap) + frame["key"]
     mosaic[rows, columns] = frame["weight"]
     bound, is_signed = float(np.nanmax(np.abs(mosaic))) or 1.0, bool(np.nanmin(mosaic) < 0)
     with figure_style():
@@ -364,8 +352,7 @@ def attention_maps(frame: "DataFrame", ax: "Axes | None" = None) -> "Axes":
         starts = [i * (width + gap) for i in range(len(heads))]
         ax.set_xticks([start + (width - 1) / 2 for start in starts], [f"head {head}" for head in heads])
         ax.xaxis.tick_top()
-        points = 72 * 0.85 * ax.figure.get_figure(root=True).get_size_inches()[0] / mosaic.shape[1]
-        if points >= 6.5:  # a letter of 7 points fits below a key
+        if 72 * 0.85 * _width(ax) / mosaic.shape[1] >= 6.5:  # a letter of 7 points fits below a key
             tokens = frame.drop_duplicates("key").set_index("key")["key_token"]
             for start in starts:
                 for key, token in tokens.items():
@@ -402,59 +389,3 @@ def token_label(token: str) -> str:
     """A token with visible white space, also where tokenizers write it as ▁, Ġ and Ċ."""
     marks: Any = {" ": "␣", "\u2581": "␣", "\u0120": "␣", "\n": "↵", "\u010a": "↵", "\t": "⇥"}
     return token.translate(str.maketrans(marks)) or "∅"
-
-
-# Several --------------------------------------------------------------------------------------------------------------
-
-
-def best_variants(frame: "DataFrame", most: int = MAX_SERIES) -> "DataFrame":
-    """The cells of so many variants: the first, and those with the best scores out of distribution."""
-    variants = list(dict.fromkeys(frame["variant"]))
-    if len(variants) <= most:
-        return frame
-    found = summary(frame)
-    order = [ALL_OOD, *reversed(REGIONS)]
-    best = found.sort_values("value", ascending=False, kind="stable")
-    best = best.sort_values("region", key=lambda names: names.map(order.index), kind="stable").drop_duplicates(
-        "variant"
-    )
-    kept = {
-        variants[0],
-        *[name for name in best.sort_values("value", ascending=False)["variant"] if name != variants[0]][: most - 1],
-    }
-    return frame[frame["variant"].isin(kept)]
-
-
-def panels(
-    frames: Sequence[tuple[str, "DataFrame"]],
-    draw: Callable[..., "Axes"],
-    *,
-    width: float = PAGE,
-    columns: int = 2,
-    height: float = 2.6,
-    share_x: bool = True,
-    **options: Any,
-) -> "Figure":
-    """Small multiples: a titled panel for each frame, drawn by one of the functions above; all but maps share axes."""
-    columns = max(1, min(columns, len(frames), int(width / 2.2)))
-    rows = -(-len(frames) // columns)
-    with figure_style():
-        figure = new_figure(width if columns > 1 else min(width, 4.4), rows * height)
-        are_maps = draw is heat_map
-        grid = figure.subplots(rows, columns, squeeze=False, sharey=not are_maps, sharex=share_x and not are_maps)
-        for i, ((title, frame), ax) in enumerate(zip(frames, grid.flat, strict=False)):
-            draw(frame, ax, **options)
-            ax.set_title(wrapped(title, int(11 * width / columns)))
-            if not are_maps:
-                ax.label_outer()
-            elif i % columns:
-                ax.set_ylabel("")
-        for ax in grid.flat[len(frames) :]:
-            ax.remove()
-        if are_maps:
-            add_bar(
-                grid.flat[0].images[0],
-                list(grid.flat[: len(frames)]),
-                metric_title(options.get("metric") or "exact_match"),
-            )
-    return figure

@@ -5,8 +5,7 @@ lengths out of distribution up to n have at least `REACHED`, clearly more than m
 well. Seeds that did not converge in distribution do not count.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numerate.results.rows import LANGUAGE_METRICS
 from numerate.results.summary import (
@@ -15,6 +14,7 @@ from numerate.results.summary import (
     diagonal,
     grid_axes,
     has_parts,
+    is_lower_better,
     of_map,
     of_strata,
     reported,
@@ -32,64 +32,45 @@ MAX_CLAUSES = 5
 """Variants that have a clause of their own."""
 
 STRATA = {
-    "nines_plus_one": "99...9 + 1",
-    "one_plus_nines": "1 + 99...9",
-    "complement": "a + (10^n - a)",
-    "nines_plus_nines": "99...9 + 99...9",
-    "power_minus_one": "10...0 - 1",
-    "power_minus_number": "10...0 - a",
-    "power_minus_nines": "10...0 - 99...9",
-    "nines_times_nine": "99...9 x 9",
-    "nine_times_nines": "9 x 99...9",
-    "nines_times_nines": "99...9 x 99...9",
-    "one_and_n": "1 and n digits",
-    "n_and_one": "n and 1 digits",
-    "half_and_n": "n/2 and n digits",
-    "n_and_half": "n and n/2 digits",
-    "carries": "longest carry chain",
+    **{"nines": "99...9", "nine": "9", "one": "1", "power": "10...0", "number": "a", "half": "n/2"},
+    **{"plus": "+", "minus": "-", "times": "x", "complement": "a + (10^n - a)", "carries": "longest carry chain"},
 }
-"""Strata in words."""
+"""The parts of the names of strata in words: `nines_plus_one` is "99...9 + 1"."""
 
 
-@dataclass(frozen=True)
-class Reach:
+class Reach(NamedTuple):
     """How far a variant generalizes: the summary of the farthest length that it reaches, of the first length beyond
     training, and of the stratum that ends it; None where there is none."""
 
-    farthest: "Series[Any] | None"
-    first: "Series[Any] | None"
-    stratum: "Series[Any] | None"
+    farthest: "Series[Any] | None" = None
+    first: "Series[Any] | None" = None
+    stratum: "Series[Any] | None" = None
 
 
-def reach(cells: "DataFrame") -> Reach:
-    """How far one variant generalizes, by the reported cells of the seeds that count."""
+def reach(cells: "DataFrame") -> dict[str, Reach]:
+    """How far each variant generalizes, by the reported cells of the seeds that count."""
     along = diagonal(cells)
+    found = {str(name): Reach() for name in cells["variant"].unique()}
     if not len(along) or has_parts(cells):
-        return Reach(None, None, None)
+        return found
     trained = along.loc[along["region"] == "in_distribution", "length"].max()
-    beyond = summary(along[~(along["length"] <= trained)], by=["length"]).sort_values("length")
-    says_little = beyond["baseline"] >= REACHED  # memorizing alone reaches that
-    clear = beyond["baseline"].isna() | (beyond["value"] - beyond["baseline"] >= 0.5 * (1 - beyond["baseline"]))
-    clear &= ~(beyond["baseline"] >= 1)
-    holds = (beyond["value"] >= REACHED) & (clear | says_little)
-    first = beyond[~says_little].head(1) if (~says_little).any() else beyond.head(1)
-    reached = beyond[holds.cumprod().astype(bool)]
-    reached, stratum = reached[clear[reached.index]], None
-    if len(reached):
-        failed = stratum_sizes(cells)
-        failed = failed[failed["value"] < REACHED].sort_values(["size", "value"]).head(1)
-        if len(failed) and failed["size"].iloc[0] <= reached["length"].iloc[-1]:
-            stratum, reached = failed.iloc[0], reached[reached["length"] < failed["size"].iloc[0]]
-    return Reach(reached.iloc[-1] if len(reached) else None, first.iloc[0] if len(first) else None, stratum)
-
-
-def _counted(frame: "DataFrame") -> dict[str, "DataFrame"]:
-    """Of each variant the reported cells of the seeds that converged; of all seeds if none did."""
-    cells, kept = reported(frame), set(converged(frame)["run"])
-    found = {}
-    for name, own in cells.groupby("variant", sort=False):
-        inside = own[own["run"].isin(kept)]
-        found[str(name)] = inside if len(inside) else own
+    lengths = summary(along[~(along["length"] <= trained)], by=["variant", "length"]).sort_values(
+        "length", kind="stable"
+    )
+    failed = stratum_sizes(cells)
+    failed = failed[failed["value"] < REACHED].sort_values(["size", "value"], kind="stable")
+    for name, beyond in lengths.groupby("variant", sort=False):
+        memorized = beyond["baseline"].fillna(-1)
+        says_little = memorized >= REACHED  # memorizing alone reaches that
+        clear = (memorized < 0) | ((memorized < 1) & (beyond["value"] - memorized >= 0.5 * (1 - memorized)))
+        holds = (beyond["value"] >= REACHED) & (clear | says_little)
+        reached, ends = beyond[holds.cumprod().astype(bool) & clear], failed[failed["variant"] == name].head(1)
+        if len(reached) and len(ends) and ends["size"].iloc[0] <= reached["length"].iloc[-1]:
+            reached = reached[reached["length"] < ends["size"].iloc[0]]
+        else:
+            ends = ends.head(0)
+        first = beyond[~says_little] if not says_little.all() else beyond
+        found[str(name)] = Reach(*(one.iloc[0] if len(one) else None for one in (reached.tail(1), first, ends)))
     return found
 
 
@@ -99,15 +80,17 @@ def stratum_sizes(frame: "DataFrame") -> "DataFrame":
 
     cells = of_strata(frame)
     if not len(cells):
-        return DataFrame({"size": [], "value": [], "variant": [], "questions_of": []})
+        return DataFrame(columns=["variant", "size", "value", "asked"])
     axes = [axis for axis in grid_axes(frame) or ["first_digits", "second_digits"] if axis in cells]
     further = [name for name in ("longest_carry_chain",) if name in cells and name not in axes]
     cells = cells.assign(size=cells[axes].max(axis=1).astype(int))
     found = summary(cells, by=["variant", "stratum", *further, "size"], metric="exact_match")
-    words = found["stratum"].map(lambda name: STRATA.get(name, name.replace("_", " ")))
+    words = found["stratum"].map(
+        lambda name: " ".join(STRATA.get(part, part) for part in name.split("_")) + " digits" * ("_and_" in name)
+    )
     for name in further:
         words = words + (" " + found[name].astype("string")).fillna("")
-    return found.assign(questions_of=words)
+    return found.assign(asked=words)
 
 
 def headline(frame: "DataFrame", operator: str | None = None) -> str:
@@ -116,103 +99,101 @@ def headline(frame: "DataFrame", operator: str | None = None) -> str:
     "With 1 to 5 digits in distribution, Abacus stays at 90 % or more up to 8+8 digits (90.5 % [85.6, 93.8] there);
     rotary falls to 0 % [0, 1.9] at 6+6 digits. One seed each; brackets: 95 % intervals over questions."
     """
-    variants = list(dict.fromkeys(frame["variant"])) if len(frame) else []
-    cells = of_map(reported(frame))
+    frame = reported(frame)
+    cells, variants = of_map(frame), frame["variant"].nunique() if len(frame) else 0
     if not len(cells):
         return "Only strata have been evaluated." if variants else "Nothing has been evaluated yet."
-    metric = default_metric(cells)
+    metric, opening = default_metric(cells), ""
     if metric in LANGUAGE_METRICS or has_parts(frame):
-        clauses, opening = _plain_clauses(frame, metric), ""
+        clauses = _scores(frame, metric)
     else:
         trained = cells[cells["region"] == "in_distribution"]
         axes = grid_axes(frame)
-        texts = {axis: span(trained[axis].dropna().astype(int)) for axis in axes if trained[axis].notna().any()}
-        sizes = dict.fromkeys(texts.values())
-        unit = "digits" if all(axis.endswith("digits") for axis in axes) else axes[0].replace("_", " ")
-        opening = f"With {' and '.join(sizes)} {unit} in distribution, " if sizes and unit == "digits" else ""
-        opening = f"With {unit} {' and '.join(sizes)} in distribution, " if sizes and unit != "digits" else opening
-        counted = _counted(frame)
-        if len(variants) > MAX_CLAUSES:
-            clauses = [_many(frame, counted, operator)]
-        else:
-            clauses = [_clause(frame[frame["variant"] == name], own, name, operator) for name, own in counted.items()]
+        sizes = dict.fromkeys(span(known.astype(int)) for axis in axes if len(known := trained[axis].dropna()))
+        text, unit = " and ".join(sizes), axes[0].replace("_", " ")
+        is_digits = all(axis.endswith("digits") for axis in axes)
+        opening = f"With {f'{text} digits' if is_digits else f'{unit} {text}'} in distribution, " * bool(sizes)
+        clauses = _reaches(frame, operator)
     seeds = cells.groupby("variant")["run"].nunique()
-    each = " each" * (len(variants) > 1)
-    what = "one seed" if (seeds == 1).all() else f"medians of {span(seeds)} seeds"
-    brackets = "95 % intervals over questions" if (seeds == 1).all() else "lowest and highest seed"
-    measure = "" if metric in ("exact_match", *LANGUAGE_METRICS) else f"scores are {metric_name(metric)}; "
-    uncertainty = f"{measure}{what}{each}; brackets: {brackets}"
-    chance = "; the best of many variants is partly the best by chance" * (len(variants) > MAX_CLAUSES)
-    return f"{opening}{'; '.join(clauses)}. {uncertainty[0].upper()}{uncertainty[1:]}{chance}."
+    is_single = bool((seeds == 1).all())
+    uncertainty = [f"scores are {metric_name(metric)}"] * (metric not in ("exact_match", *LANGUAGE_METRICS))
+    uncertainty.append(("one seed" if is_single else f"medians of {span(seeds)} seeds") + " each" * (variants > 1))
+    uncertainty.append(f"brackets: {'95 % intervals over questions' if is_single else 'lowest and highest seed'}")
+    uncertainty += ["the best of many variants is partly the best by chance"] * (variants > MAX_CLAUSES)
+    return f"{opening}{'; '.join(clauses)}. {_capitalized('; '.join(uncertainty))}."
 
 
-def _clause(frame: "DataFrame", counted: "DataFrame", name: str, operator: str | None) -> str:
-    """What the headline says of one variant, whose seeds that count are `counted`."""
-    if "non_causal_reason" in frame and (reasons := frame["non_causal_reason"].dropna()).any():
-        return f"{name}: not comparable (non-causal): {reasons.iloc[0]}"
-    regions = summary(frame).set_index("region")
-    there = _score(regions.loc["in_distribution"]) + " in distribution" if "in_distribution" in regions.index else ""
-    count, kept = frame["run"].nunique(), converged(frame)["run"].nunique()
-    found, axes = reach(counted), grid_axes(frame)
+def _capitalized(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _reaches(frame: "DataFrame", operator: str | None) -> list[str]:
+    """How far each variant generalizes; of more than a sentence can name, how many and which the farthest."""
+    kept = converged(frame)
+    num_kept, num_seeds = (cells.groupby("variant")["run"].nunique() for cells in (kept, frame))
+    counts = frame["run"].isin(kept["run"]) | ~frame["variant"].isin(kept["variant"])  # of all seeds if none converged
+    found, axes, least = reach(frame[counts]), grid_axes(frame), percent(REACHED)
+    if len(found) > MAX_CLAUSES:
+        text = f"{sum(num_kept.get(name, 0) == num_seeds[name] for name in found)} of {len(found)} variants converged "
+        far = {name: int(one.farthest["length"]) for name, one in found.items() if one.farthest is not None}
+        if not far:
+            return [f"{text}in every seed, and none stays at {least} % or more beyond training"]
+        where = cell_name(dict.fromkeys(axes, longest := max(far.values())), operator)
+        best = joined([name for name in far if far[name] == longest], 3)
+        many = f"{len(far)} stay at {least} % or more beyond it, the farthest up to {where} ({best})"
+        return [f"{text}in every seed, and {many}"]
+    trained = summary(frame)
+    trained = trained[trained["region"] == "in_distribution"].set_index("variant")
+    reasons = frame.groupby("variant")["non_causal_reason"].first() if "non_causal_reason" in frame else {}
 
     def at(row: "Series[Any]") -> str:
         return cell_name({axis: int(row["length"]) for axis in axes}, operator)
 
-    if there and not kept:
-        is_untrained = not frame["step"].any()
-        first = f", {_score(found.first)} at {at(found.first)}" if found.first is not None else ""
-        return f"{name} {'was not trained' if is_untrained else 'did not converge'} ({there}{first})"
-    seeds = f", in the {kept} of {count} seeds that converged" * (kept < count)
-    if found.first is None:
-        return f"{name} converged ({there}{seeds}), nothing beyond was evaluated"
-    limit = ""
-    if found.stratum is not None:
-        limit = f"{_score(found.stratum)} on {found.stratum['questions_of']} with n = {found.stratum['size']:,}"
-    if found.farthest is None and limit:
-        return f"{name} converged ({there}{seeds}) but has {limit}"
-    if found.farthest is None:
-        return f"{name} falls to {_score(found.first)} at {at(found.first)}{seeds}"
-    then = f"; then {limit}" * bool(limit)
-    least = percent(REACHED)
-    return f"{name} stays at {least} % or more up to {at(found.farthest)} ({_score(found.farthest)} there{seeds}{then})"
+    clauses = []
+    for name, (farthest, first, stratum) in found.items():
+        there = f"{_score(trained.loc[name])} in distribution" if name in trained.index else ""
+        kept_here, seeds = num_kept.get(name, 0), num_seeds[name]
+        of_seeds = f", in the {kept_here} of {seeds} seeds that converged" * bool(kept_here < seeds)
+        limit = "" if stratum is None else f"{_score(stratum)} on {stratum['asked']} with n = {stratum['size']:,}"
+        if isinstance(reason := reasons.get(name), str):
+            text = f": not comparable (non-causal): {reason}"
+        elif there and not kept_here:
+            is_trained = frame.loc[frame["variant"] == name, "step"].any()
+            then = "" if first is None else f", {_score(first)} at {at(first)}"
+            text = f" {'did not converge' if is_trained else 'was not trained'} ({there}{then})"
+        elif first is None:
+            text = f" converged ({there}{of_seeds}), nothing beyond was evaluated"
+        elif farthest is None and limit:
+            text = f" converged ({there}{of_seeds}) but has {limit}"
+        elif farthest is None:
+            text = f" falls to {_score(first)} at {at(first)}{of_seeds}"
+        else:
+            then = f"; then {limit}" * bool(limit)
+            text = f" stays at {least} % or more up to {at(farthest)} ({_score(farthest)} there{of_seeds}{then})"
+        clauses.append(f"{name}{text}")
+    return clauses
 
 
 def _score(row: "Series[Any]") -> str:
-    text = value_text(row["metric"], row["value"], row["low"], row["high"]).replace(" [", " % [", 1)
-    text = text if "%" in text else f"{text} %"
-    return text if row["baseline"] != row["baseline"] else f"{text}, memorizing {percent(row['baseline'])} %"
+    text = value_text(row["metric"], row["value"], row["low"], row["high"])
+    if row["metric"] in LANGUAGE_METRICS:
+        return text
+    value, bracket, interval = text.partition(" [")
+    memorizing = f", memorizing {percent(row['baseline'])} %" * bool(row["baseline"] == row["baseline"])
+    return f"{value} %{bracket}{interval}{memorizing}"
 
 
-def _many(frame: "DataFrame", counted: "dict[str, DataFrame]", operator: str | None) -> str:
-    """The results of more variants than a sentence can name."""
-    kept, counts = converged(frame).groupby("variant")["run"].nunique(), frame.groupby("variant")["run"].nunique()
-    all_converged = sum(kept.get(name, 0) == counts[name] for name in counted)
-    text = f"{all_converged} of {len(counted)} variants converged in every seed, and "
-    reached = {name: reach(own).farthest for name, own in counted.items()}
-    far = {name: int(row["length"]) for name, row in reached.items() if row is not None}
-    if not far:
-        return f"{text}none stays at {percent(REACHED)} % or more beyond training"
-    longest = max(far.values())
-    where = cell_name(dict.fromkeys(grid_axes(frame), longest), operator)
-    best = joined([name for name in far if far[name] == longest], 3)
-    return f"{text}{len(far)} stay at {percent(REACHED)} % or more beyond it, the farthest up to {where} ({best})"
-
-
-def _plain_clauses(frame: "DataFrame", metric: str) -> list[str]:
-    """The scores of parts and of text, region by region."""
+def _scores(frame: "DataFrame", metric: str) -> list[str]:
+    """The scores of parts region by region, and of text with the contexts of training."""
     found, clauses = summary(frame), []
-    if metric in LANGUAGE_METRICS:
-        trained = found[found["region"] == "in_distribution"] if (found["region"] == "in_distribution").any() else found
-        best = trained.sort_values("value", kind="stable").head(MAX_CLAUSES)
-        texts = [
-            f"{row['variant']} {value_text(metric, row['value'], row['low'], row['high'])}"
-            for _, row in best.iterrows()
-        ]
-        lowest = f" (the lowest of {len(trained)})" * (len(trained) > MAX_CLAUSES)
-        name = metric_name(metric)
-        return [f"{name[0].upper()}{name[1:]}{lowest}: {joined(texts)}"]
+    if is_lower_better(metric) and (found["region"] == "in_distribution").any():
+        found = found[found["region"] == "in_distribution"]
     for region, inside in found.groupby("region", sort=False):
-        best = inside.sort_values("value", ascending=False, kind="stable").head(MAX_CLAUSES)
+        best = inside.sort_values("value", ascending=is_lower_better(metric), kind="stable").head(MAX_CLAUSES)
+        where = f" {REGION_NAMES.get(str(region), region)}" * (
+            not is_lower_better(metric) or region != "in_distribution"
+        )
+        few = f" (the best of {len(inside)})" * (len(inside) > MAX_CLAUSES)
         texts = [f"{row['variant']} {_score(row)}" for _, row in best.iterrows()]
-        clauses.append(f"{metric_name(metric)} {REGION_NAMES.get(str(region), region)}: {joined(texts)}")
-    return [clauses[0][0].upper() + clauses[0][1:], *clauses[1:]]
+        clauses.append(f"{metric_name(metric)}{where}{few}: {joined(texts)}")
+    return [_capitalized(clauses[0]), *clauses[1:]]

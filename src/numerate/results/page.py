@@ -13,8 +13,7 @@ from io import BytesIO
 from itertools import count
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
-from warnings import warn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -24,18 +23,9 @@ from numerate.records.heads import RECIPE_FILE, read_header
 from numerate.records.kinds import RUN_FILE_SCHEMAS
 from numerate.records.reading import read_records
 from numerate.results.answers import same_questions
-from numerate.results.figures import (
-    FOREST_NOTE,
-    MAX_NUMBERS,
-    best_variants,
-    by_length,
-    forests,
-    heat_map,
-    panels,
-    training_curves,
-)
+from numerate.results.figures import FOREST_NOTE, MAX_NUMBERS
 from numerate.results.headline import headline, stratum_sizes
-from numerate.results.plots import plot
+from numerate.results.plots import MAX_SERIES, best_variants, forests, is_text, lengths, maps, plot, training
 from numerate.results.rows import (
     LANGUAGE_METRICS,
     SCORE_PREFIX,
@@ -46,7 +36,7 @@ from numerate.results.rows import (
     metrics_of,
     settings_columns,
 )
-from numerate.results.style import PAGE, figure_style, new_axes, new_figure, save, svg
+from numerate.results.style import figure_style, save, svg
 from numerate.results.summary import (
     SUCCESS,
     check_metric,
@@ -80,15 +70,11 @@ from numerate.training.output_files import write_output
 
 if TYPE_CHECKING:
     from jinja2 import Template
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-MAX_SAMPLES = 24
-"""Questions with predictions on a page."""
-
-MAX_SAMPLE_VARIANTS = 4
-"""Variants whose predictions stand side by side."""
+MAX_SAMPLES, MAX_SAMPLE_VARIANTS = 24, 4
+"""Questions with predictions on a page, and variants whose predictions stand side by side."""
 
 MAX_MAPS = 6
 """Variants with a map of their own."""
@@ -97,8 +83,7 @@ MAX_ROWS = 40
 """Rows of a table that is not folded."""
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A titled part of a page: figures with captions, then tables."""
 
     title: str = ""
@@ -108,10 +93,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a page is about: the runs of one task with their cells, and what was logged while they trained.
+    """What a part of a page is about: the runs of one task with their cells, and what was logged while they trained.
 
-    `names` numbers the figures of a page, and `damage` says what could not be read. `metric` is what variants are
-    measured by, if not by the default, and `baseline` the variant that others are compared with.
+    `names` numbers the figures of a page. `metric` is what variants are measured by, if not by the default, and
+    `baseline` the variant that others are compared with.
     """
 
     entries: Sequence[RunEntry]
@@ -120,24 +105,29 @@ class Subject:
     names: Iterator[int]
     metric: str | None = None
     baseline: str | None = None
-    damage: Sequence[str] = ()
 
-    @property
-    def operator(self) -> str | None:
-        """What stands between the two numbers of a question, where the task has such a thing."""
-        task = self.entries[0].recipe.get("task") or {}
-        return str(task["operator"]) if "operator" in task else None
+    @cached_property
+    def final(self) -> "DataFrame":
+        """The reported cells, of maps and of strata."""
+        return reported(self.cells)
 
-    @property
+    @cached_property
+    def map(self) -> "DataFrame":
+        return of_map(self.final)
+
+    @cached_property
+    def converged(self) -> "DataFrame":
+        return converged(self.final)
+
+    @cached_property
     def is_text(self) -> bool:
-        return "nats" in self.cells and bool(self.cells["nats"].notna().all())
+        return is_text(self.cells)
 
-    @property
-    def has_tokenizers(self) -> bool:
-        """Whether there are several tokenizers, whose losses do not compare."""
-        return "tokenizer" in self.cells and self.cells["tokenizer"].nunique() > 1
+    @cached_property
+    def has_parts(self) -> bool:
+        return has_parts(self.final)
 
-    @property
+    @cached_property
     def has_seeds(self) -> bool:
         """Whether a variant has several seeds."""
         return bool((self.cells.groupby("variant")["run"].nunique() > 1).any())
@@ -145,17 +135,29 @@ class Subject:
     @cached_property
     def shown(self) -> "DataFrame":
         """The cells of the variants that figures show."""
-        return best_variants(self.cells)
+        return best_variants(self.final)
 
-    def embed(self, drawn: "Figure | Axes", num_cells: int = 0) -> Markup:
-        """A figure as SVG; one with many cells as a picture."""
-        figure: Any = drawn.get_figure(root=True)
-        if num_cells <= MAX_NUMBERS:
-            return Markup(svg(figure, f"f{next(self.names)}"))
+    @property
+    def curves(self) -> "DataFrame":
+        """What was logged of these variants; of runs without cells, of the first."""
+        logged, names = self.logged["variant"], self.shown["variant"].unique() if len(self.cells) else ()
+        known = logged.isin(names)
+        return self.logged[known if known.any() else logged.isin(logged.unique()[:MAX_SERIES])]
+
+    @property
+    def operator(self) -> str | None:
+        """What stands between the two numbers of a question, where the task has such a thing."""
+        return (self.entries[0].recipe.get("task") or {}).get("operator")
+
+    def embed(self, figure: "Figure", caption: str) -> tuple[Markup, str]:
+        """A figure as SVG with its caption; one with a large map as a picture."""
+        if all(image.get_array().size <= MAX_NUMBERS for ax in figure.axes for image in ax.images):  # type: ignore[union-attr]
+            return Markup(svg(figure, f"f{next(self.names)}")), caption
         file = BytesIO()
         with figure_style():
             figure.savefig(file, format="png", dpi=130, metadata={"Software": None})
-        return Markup('<img alt="" src="data:image/png;base64,{}">').format(b64encode(file.getvalue()).decode())
+        code = b64encode(file.getvalue()).decode()
+        return Markup('<img alt="" src="data:image/png;base64,{}">').format(code), caption
 
 
 # Sections -------------------------------------------------------------------------------------------------------------
@@ -163,148 +165,127 @@ class Subject:
 
 def overview(it: Subject) -> Section:
     """The main figure: maps and scores by length; of parts their regions; of text the validation loss."""
+    tasks, count = {"": it.shown}, it.cells["variant"].nunique()
+    few = f" Shown: the first and the best of {count}." * (it.shown["variant"].nunique() < count)
     if it.is_text:
-        if "split" not in it.logged or not (it.logged["split"] == "validation").any():
-            return Section()
-        ax = training_curves(it.logged, new_axes(PAGE * 0.75, 2.8), split="validation")
-        return Section(figures=[(it.embed(ax), "Validation loss by step; bands: lowest and highest seed.")])
-    shown, found, axes = it.shown, [], grid_axes(it.cells)
-    drawn = list(dict.fromkeys(shown["variant"]))
-    few = f" Shown: the first and the best of {it.cells['variant'].nunique()}." * (len(shown) < len(it.cells))
-    if has_parts(it.cells):
-        return Section(figures=[(it.embed(forests(shown)), FOREST_NOTE + few)])
-    along = diagonal(reported(it.cells))
-    if len(axes) == 2 and len(of_map(it.cells)) > len(diagonal(it.cells)):
-        maps = [(name, shown[shown["variant"] == name]) for name in drawn[:MAX_MAPS]]
-        size = max(len(of_map(reported(cells))[axes].drop_duplicates()) for _, cells in maps)
-        figure = panels(maps, heat_map, columns=2 if len(maps) in (2, 4) else 3, height=2.7, bar=False)
+        with suppress(UserError):  # without a validation split
+            note = "Validation loss by step; bands: lowest and highest seed."
+            return Section(figures=[it.embed(training(it.curves, "validation"), note + few)])
+        return Section()
+    if it.has_parts:
+        return Section(figures=[it.embed(forests(tasks, it.metric), FOREST_NOTE + few)])
+    found, axes, along = [], grid_axes(it.map), diagonal(it.map)
+    if len(axes) == 2 and len(it.map) > len(along) and is_share(it.metric or "exact_match"):
+        first = it.shown["variant"].isin(it.shown["variant"].unique()[:MAX_MAPS])
+        note = "Red: the sizes of training. A cell reads 100 or 0 only where all or none were right."
         medians = "Medians over seeds. " * it.has_seeds
-        caption = f"{medians}Red: the sizes of training. A cell reads 100 or 0 only where all or none were right."
-        found.append((it.embed(figure, size), caption + few))
+        found.append(it.embed(maps({"": it.shown[first]}, it.metric), f"{medians}{note}{few}"))
     if len(axes) in (1, 2) and len(along):
-        ax = by_length(shown, new_axes(PAGE * 0.75, 3.0))
         bands = "lowest and highest of the converged seeds" if it.has_seeds else "95 % intervals over questions"
-        found.append((it.embed(ax), f"Bands: {bands}. Shaded: the lengths of training.{few}"))
+        note = f"Bands: {bands}. Shaded: the lengths of training.{few}"
+        found.append(it.embed(lengths(tasks, it.metric), note))
     return Section(figures=found)
 
 
 def results(it: Subject) -> Section:
-    """The table of results: each variant and checkpoint with its score in each region; then by length."""
+    """The table of results: each variant and checkpoint with its score in each region; then by part or length."""
     import pandas
 
-    if not len(of_map(it.cells)):
+    if not len(it.map):
         return Section()
-    metrics = [it.metric or default_metric(of_map(it.cells))]
-    metrics = list(LANGUAGE_METRICS[:3]) if it.is_text else metrics
-    if has_parts(it.cells):
-        metrics += [name for name in ("log_mae", "bleu") if name in it.cells][:1]
+    metrics = list(LANGUAGE_METRICS[:3]) if it.is_text else [it.metric or default_metric(it.map)]
+    metrics += [name for name in ("log_mae", "bleu") if name in it.cells and it.has_parts][:1]
     metrics += [name for name in it.cells if name.startswith(SCORE_PREFIX)]
-    checkpoints = _checkpoints(it.cells)
-    found: DataFrame = pandas.concat(
+    steps = it.cells.groupby("checkpoint")["step"].agg(set)
+    has_best = "best" in steps and steps.get("final", steps["best"]) != steps["best"]
+    found = pandas.concat(
         [
             summary(it.cells, metric=metric, checkpoint=name).assign(checkpoint=name or "final")
-            for name in checkpoints
-            for metric in metrics
+            for name in (None, *["best"] * has_best)
+            for metric in dict.fromkeys(metrics)
         ],
         ignore_index=True,
     )
-    regions = found["region"].map(lambda name: REGION_NAMES.get(name, name))
-    found["column"] = regions + (": " + found["metric"].map(metric_title) if len(metrics) > 1 else ", %")
-    keys = ["variant", *["checkpoint"] * (len(checkpoints) > 1)]
+    regions, titles = found["region"].map(lambda name: REGION_NAMES.get(name, name)), found["metric"].map(metric_title)
     known = found[found["baseline"].notna()]
-    memorizing = known.assign(low=None, high=None, value=known["baseline"])
-    memorizing["column"] = regions[known.index] + ": memorizing, %"
+    memorizing = known.assign(
+        value=known["baseline"], low=None, high=None, column=regions[known.index] + ": memorizing, %"
+    )
+    found["column"] = regions + (": " + titles if len({*metrics}) > 1 else ", %" * is_share(metrics[0]))
     found = pandas.concat([found, memorizing], ignore_index=True)
-    names = found.sort_values("region", key=lambda names: names.map(_region_order), kind="stable")["column"].unique()
-    table = pivot(found, keys, "column")[[*keys, *names]]
-    if it.has_seeds:
-        kept, counts = (cells.groupby("variant")["run"].nunique() for cells in (converged(it.cells), it.cells))
-        rates = [f"{kept.get(name, 0)}/{counts[name]}" for name in table["variant"]]
-        table.insert(len(keys), "converged", rates)
-    chosen = of_map(reported(it.cells))
+    order = {name: i for i, name in enumerate(REGION_NAMES)}  # other contexts of text come last
+    columns = found.sort_values("region", key=lambda names: names.map(order), kind="stable")["column"].unique()
+    keys = ["variant", *["checkpoint"] * has_best]
+    table = pivot(found, keys, "column")[[*keys, *columns]]
+    if it.has_seeds and not (it.is_text or it.has_parts):
+        kept, seeds = (cells.groupby("variant")["run"].nunique() for cells in (it.converged, it.cells))
+        table.insert(len(keys), "converged", [f"{kept.get(name, 0)}/{seeds[name]}" for name in table["variant"]])
     brackets = "lowest and highest seed" if it.has_seeds else "95 % intervals over questions; seeds may differ more"
-    medians = "; medians over seeds" * it.has_seeds
-    what = metric_title(metrics[0])
-    notes = [f"{what[0].upper()}{what[1:]}{medians}; brackets: {brackets}. All cells of a region weigh the same."]
-    if len(shared_cells(chosen)) < len(chosen):
+    what = f"{metric_title(metrics[0])}{'; medians over seeds' * it.has_seeds}; brackets: {brackets}"
+    notes = [f"{what[0].upper()}{what[1:]}. All cells of a region weigh the same."]
+    if len(shared_cells(it.map)) < len(it.map):
         notes.append("The runs were evaluated on different cells: means of regions are over those that all have.")
-    if it.has_tokenizers:
+    if it.is_text and it.cells["tokenizer"].nunique() > 1:
         notes.append("The tokenizers differ: losses and perplexities do not compare, bits per byte do.")
-    if len(checkpoints) > 1:
+    if has_best:
         notes.append("The best checkpoint was chosen on OOD validation, which it therefore has no score for.")
-    return Section("Results", tables=[_table(table, "rows", *notes), *_part_table(it), *_length_table(it)])
+    return Section("Results", tables=[_table(table, *notes), *(_part_table if it.has_parts else _length_table)(it)])
 
 
-def _region_order(name: str) -> int:
-    """The place of a region among the columns of a table; other contexts of text come last."""
-    return list(REGION_NAMES).index(name) if name in REGION_NAMES else len(REGION_NAMES)
-
-
-def _table(texts: "DataFrame", what: str, *notes: str, fold: str = "") -> Table:
+def _table(texts: "DataFrame", *notes: str, fold: str = "") -> Table:
     """A table, folded if it is long."""
-    return Table(texts, notes=notes, fold=fold or f"{len(texts)} {what}" * (len(texts) > MAX_ROWS))
+    return Table(texts, notes=notes, fold=fold or f"{len(texts)} rows" * (len(texts) > MAX_ROWS))
 
 
-def _checkpoints(cells: "DataFrame") -> list[str | None]:
-    """The reported checkpoint, and the best one where it is another step."""
-    steps = cells.groupby("checkpoint")["step"].agg(set)
-    return [None, "best"] if {"final", "best"} <= {*steps.index} and steps["final"] != steps["best"] else [None]
-
-
-def _part_table(it: Subject) -> list[Table]:
+def _part_table(it: Subject) -> Iterator[Table]:
     """The scores of each part, such as a module, by its name."""
-    if not has_parts(it.cells):
-        return []
-    (axis,), metrics = grid_axes(it.cells), [name for name in ("exact_match", "log_mae", "bleu") if name in it.cells]
-    found = [summary(of_map(it.cells), by=["variant", axis], metric=name) for name in metrics]
-    names = part_names(it.cells)
-    found = [one.assign(part=one[axis].map(lambda size: names.get(int(size), str(size)))) for one in found]
-    tables = [
-        pivot(one.assign(column=metric_title(one["metric"].iloc[0])), ["variant", "part"], "column") for one in found
-    ]
-    whole = tables[0]
-    for table in tables[1:]:
-        whole = whole.merge(table, on=["variant", "part"], how="left")
-    return [_table(whole.rename(columns={"part": axis}), f"{axis}s")]
+    import pandas
+
+    (axis,), names = grid_axes(it.map), part_names(it.map)
+    metrics = [name for name in ("exact_match", "log_mae", "bleu") if name in it.cells]
+    found = pandas.concat([summary(it.map, by=["variant", axis], metric=name) for name in metrics])
+    found[axis] = found[axis].map(lambda size: names.get(int(size), str(size)))
+    yield _table(pivot(found.assign(column=found["metric"].map(metric_title)), ["variant", axis], "column"))
 
 
-def _length_table(it: Subject) -> list[Table]:
+def _length_table(it: Subject) -> Iterator[Table]:
     """Scores at some lengths beyond training, and how many of the converged seeds succeed there."""
-    along = diagonal(reported(converged(it.cells)))
-    if it.is_text or has_parts(it.cells) or not len(along):
-        return []
+    along = diagonal(of_map(it.converged))
+    if it.is_text or not len(along):
+        return
     trained = along.loc[along["region"] == "in_distribution", "length"].max()
     lengths = sorted(int(n) for n in along["length"].unique() if not n < trained)
     wanted = {trained, trained + 1, *(trained * half // 2 for half in (3, 4, 6, 8, 20, 200, 2000)), *lengths[-1:]}
-    kept = [n for n in lengths if n in wanted or len(lengths) <= 8]
-    found = summary(along[along["length"].isin(kept)], by=["variant", "length"]).sort_values("length", kind="stable")
-    table = pivot(
-        found.assign(length=found["length"].map("n = {:,}".format)), ["variant"], "length", success=it.has_seeds
-    )
+    kept = along["length"].isin(lengths if len(lengths) <= 8 else wanted)
+    found = summary(along[kept & (along["length"] >= lengths[0])], by=["variant", "length"])
     note = f"Of the converged seeds; behind the dot how many have at least {percent(SUCCESS)} %."
-    return [_table(table, "", *[note] * it.has_seeds, fold="By length")]
+    table = pivot(_sized(found, "length"), ["variant"], "length", success=it.has_seeds)
+    yield _table(table, *[note] * it.has_seeds, fold="By length")
+
+
+def _sized(found: "DataFrame", column: str) -> "DataFrame":
+    """Sizes as the columns of a table."""
+    return found.sort_values(column, kind="stable").assign(**{column: found[column].map("n = {:,}".format)})
 
 
 def strata(it: Subject) -> Section:
     """Questions that uniformly drawn ones almost never are, by size."""
-    found = stratum_sizes(reported(it.cells))
+    found = stratum_sizes(it.final)
     if not len(found):
         return Section()
-    found = found.sort_values("size", kind="stable")
-    found = found.assign(size=found["size"].map("n = {:,}".format)).rename(columns={"questions": "asked"})
-    found = found.rename(columns={"questions_of": "questions"})
     note = "Exact match in per cent on questions that uniform sampling almost never draws; n: the longest operand."
-    return Section("Strata", tables=[_table(pivot(found, ["variant", "questions"], "size"), "strata", note)])
+    found = _sized(found.assign(questions=found["asked"]), "size")
+    table = pivot(found, ["variant", "questions"], "size")
+    return Section("Strata", tables=[_table(table, note)])
 
 
 def pairs(it: Subject) -> Section:
     """Differences of variants with several seeds, and over the same questions."""
     from pandas import DataFrame
 
-    asked = None if it.is_text or it.cells["variant"].nunique() < 2 else same_questions(it.entries, it.cells)
-    by = it.metric or ("exact_match" if has_parts(it.cells) else None)
-    by = default_metric(it.cells) if it.is_text else by
-    found = differences(it.cells, metric=by, baseline=it.baseline) if it.has_seeds else DataFrame()
+    asked = None if it.is_text or it.cells["variant"].nunique() < 2 else same_questions(it.entries, it.final)
+    by = default_metric(it.cells) if it.is_text else it.metric or ("exact_match" if it.has_parts else None)
+    found = differences(it.final, metric=by, baseline=it.baseline) if it.has_seeds else DataFrame()
     if not len(found):
         return Section("Differences over the same questions", tables=[asked] if asked else ())
     metric = found["metric"].iloc[0]
@@ -312,9 +293,9 @@ def pairs(it: Subject) -> Section:
     rows = [
         {
             "pair": f"{row['first']} / {row['second']}",
-            "measure": REGION_NAMES.get(row["measure"], "converged seeds"),
+            "measure": REGION_NAMES.get(row["measure"], row["measure"].replace("converged", "converged seeds")),
             f"means{', %' * (scale == 100)}": " : ".join(
-                value_text(metric, row[name]) for name in ("first_mean", "second_mean")
+                value_text(metric, row[f"{n}_mean"]) for n in ("first", "second")
             ),
             f"difference{unit}": f"{form} [{form}, {form}]".format(*(scale * row[["difference", "low", "high"]])),
             "better, %": percent(row["better"], 0),
@@ -322,55 +303,39 @@ def pairs(it: Subject) -> Section:
         }
         for _, row in found.iterrows()
     ]
-    tests = joined(sorted({*found["test"]}))
-    seeds_counted = "" if by else "Regions over the converged seeds and the cells that both have; "
-    note = (
-        f"{seeds_counted}brackets: 95 % bootstrap intervals over seeds. "
-        f"p: {tests}, two-sided, corrected by Holm's method for the pairs of a measure; *: p < 0.05. Better: "
-        "how often a seed of the first beats one of the second. A large p does not show that there is no difference."
-    )
-    few = ["With so few seeds no difference can be significant."] * bool(
-        (found["p_min"] * found["pairs"] >= 0.05).all()
-    )
-    table = _table(DataFrame(rows), "pairs", note[0].upper() + note[1:], *few)
-    return Section("Differences", tables=[table, *([asked] if asked else [])])
+    notes = [
+        "Regions over the converged seeds and the cells that both have." * (not by),
+        f"Brackets: 95 % bootstrap intervals over seeds. p: {joined(sorted({*found['test']}))}, two-sided, corrected "
+        "by Holm's method for the pairs of a measure; *: p < 0.05. Better: how often a seed of the first beats one of "
+        "the second. A large p does not show that there is no difference.",
+        "With so few seeds no difference can be significant." * bool((found["p_min"] * found["pairs"] >= 0.05).all()),
+    ]
+    return Section("Differences", tables=[_table(DataFrame(rows), *filter(None, notes)), *([asked] if asked else [])])
 
 
 def seeds(it: Subject) -> Section:
     """Every seed of every region."""
-    if not it.has_seeds or it.is_text or has_parts(it.cells) or not len(of_map(it.cells)):
+    if not it.has_seeds or it.is_text or it.has_parts or not len(it.map):
         return Section()
-    return Section("Seeds", [(it.embed(forests(it.shown)), FOREST_NOTE)])
+    return Section("Seeds", [it.embed(forests({"": it.shown}, it.metric), FOREST_NOTE)])
 
 
 def settings(it: Subject) -> Section:
     """What differs between the variants."""
     first = it.cells.drop_duplicates("variant")
     names = [name for name in settings_columns(it.cells) if first[name].nunique(dropna=False) > 1]
-    if not names:
-        return Section()
     note = f"They differ in {len(names)} settings: a difference in results may come from any of them."
     note = "They differ in this one setting; all others are equal." if len(names) == 1 else note
     texts = first[["variant", *names]].astype("string").fillna("")
-    return Section("What differs", tables=[_table(texts, "variants", note)])
+    return Section("What differs", tables=[_table(texts, note)] if names else ())
 
 
-def training(it: Subject) -> Section:
+def curves(it: Subject) -> Section:
     """Loss, and the score on the validation splits, by step."""
     if not len(it.logged) or it.is_text:
         return Section()
-    metric = "accuracy" if "accuracy" in it.logged else "exact_match"
-    drawn: list[dict[str, Any]] = [{"y": "loss", "split": None}]
-    if metric in it.logged:
-        splits = it.logged.loc[it.logged[metric].notna(), "split"]
-        drawn += [{"y": metric, "split": name} for name in ("validation", "ood_validation") if (splits == name).any()]
-    kept = it.shown["variant"] if len(it.cells) else it.logged["variant"]
-    shown = it.logged[it.logged["variant"].isin(kept)]
-    with figure_style():
-        figure = new_figure(PAGE, 2.7)
-        for options, ax in zip(drawn, figure.subplots(1, len(drawn), squeeze=False).flat, strict=True):
-            training_curves(shown if len(shown) else it.logged, ax, **options)
-    return Section("Training", [(it.embed(figure), "Medians over seeds; bands: lowest and highest." * it.has_seeds)])
+    note = "Medians over seeds; bands: lowest and highest." * (len(it.cells) > 0 and it.has_seeds)
+    return Section("Training", [it.embed(training(it.curves), note)])
 
 
 def samples(it: Subject) -> Section:
@@ -379,34 +344,32 @@ def samples(it: Subject) -> Section:
 
     first = {one.variant: one for one in reversed(it.entries)}
     names = list(dict.fromkeys(one.variant for one in it.entries))[:MAX_SAMPLE_VARIANTS]
-    schema = RUN_FILE_SCHEMAS["samples.jsonl"]
-    lines = {name: read_records(first[name].folder / "samples.jsonl", schema) for name in names}
-    texts = [
-        {
-            "variant": name,
-            "step": f"{line.get('step', 0):,}",
-            "prompt": line["prompt"] or "(start)",
-            "text": line["text"],
-        }
-        for name, own in lines.items()
-        for line in own
-        if line.get("text") and "prompt" in line
-    ]
+    schema, answers, texts = RUN_FILE_SCHEMAS["samples.jsonl"], {}, []
+    for name in names:
+        lines = read_records(first[name].folder / "samples.jsonl", schema)
+        texts += [
+            {
+                "variant": name,
+                "step": f"{line.get('step', 0):,}",
+                "prompt": line["prompt"] or "(start)",
+                "text": line["text"],
+            }
+            for line in lines
+            if line.get("text") and "prompt" in line
+        ]
+        if asked := {line["question"]: line for line in lines if "question" in line}:
+            answers[name] = asked
     if texts:
         return Section("Generated texts", tables=[Table(DataFrame(texts[-MAX_SAMPLES:]))])
-    answers = {name: {line["question"]: line for line in own if "question" in line} for name, own in lines.items()}
-    answers = {name: own for name, own in answers.items() if own}
+    rows, parts = [], part_names(it.cells) if len(it.cells) else {}
     shared = [one for one in next(iter(answers.values()), {}) if all(one in own for own in answers.values())]
-    rows, names_of_parts = [], part_names(it.cells) if len(it.cells) else {}
     for question in shared[:MAX_SAMPLES]:
-        line = next(iter(answers.values()))[question]
+        each = {name: own[question] for name, own in answers.items()}
+        line = next(iter(each.values()))
         sizes = line.get("cell") or {}
-        named = {axis: name for axis, size in sizes.items() if (name := names_of_parts.get(size)) is not None}
-        row = {"cell": cell_name(sizes, it.operator, named), "question": question}
-        row["answer"] = line.get("correct_answer") or ""
-        for name, own in answers.items():
-            row[name] = f"{'✓' if own[question].get('correct') else '✗'} {own[question]['prediction']}"
-        rows.append(row)
+        cell = cell_name(sizes, it.operator, {axis: parts[size] for axis, size in sizes.items() if size in parts})
+        said = {name: f"{'✓' if one.get('correct') else '✗'} {one['prediction']}" for name, one in each.items()}
+        rows.append({"cell": cell, "question": question, "answer": line.get("correct_answer") or "", **said})
     return Section("Samples", tables=[Table(DataFrame(rows))] if rows else ())
 
 
@@ -417,29 +380,26 @@ SECTIONS: Sequence[Callable[[Subject], Section]] = (
     pairs,
     seeds,
     settings,
-    training,
+    curves,
     samples,
 )
 """The sections of a page, in order; one without figures and tables is left out."""
 
 
-TERMINAL_SECTIONS = (results, strata, pairs, settings)
-"""The sections that are also printed."""
-
-
-def _maps(it: Subject, width: int) -> Iterator[Section]:
-    """For a terminal, a map of each variant as a table of per cents; of few variants, and of maps that fit."""
-    axes = grid_axes(it.cells) if len(it.cells) and not it.is_text else []
-    if len(axes) != 2 or has_parts(it.cells) or it.cells["variant"].nunique() > MAX_MAPS:
-        return
-    for name, own in of_map(reported(it.cells)).groupby("variant", sort=False):
+def _printed(it: Subject, width: int = 0) -> Iterator[tuple[str, Table]]:
+    """The titled tables of a page; for a terminal with a map of each variant as per cents, of few and if they fit."""
+    axes = grid_axes(it.map) if len(it.cells) and is_share(it.metric or "exact_match") else []
+    few = len(axes) == 2 and it.cells["variant"].nunique() <= MAX_MAPS
+    for name, own in it.map.groupby("variant", sort=False) if few else ():
         found = summary(own, by=axes, metric=it.metric).sort_values(axes)
-        found = found.assign(text=found["value"].map(cell_percent))
-        texts = found.pivot(index=axes[0], columns=axes[1], values="text").fillna("").reset_index()
-        texts = texts.rename(columns={axes[0]: ""}).rename(columns=str).astype(str)
+        texts = found.assign(text=found["value"].map(cell_percent)).pivot(index=axes[0], columns=axes[1], values="text")
+        texts = texts.fillna("").rename_axis(index="", columns=None).reset_index().rename(columns=str).astype(str)
         if len(texts) > 1 and 4 * len(texts.columns) + 2 <= width:
             note = f"{axis_name(axes[0])} (down) and {axis_name(axes[1])}; {metric_title(found['metric'].iloc[0])}"
-            yield Section(str(name), tables=[Table(texts, notes=[note])])
+            yield str(name), Table(texts, notes=[note])
+    for section in (results, strata, pairs, settings) if len(it.cells) else ():
+        title, _, tables = section(it)
+        yield from ((table.fold or title, table) for table in tables)
 
 
 # Pages ----------------------------------------------------------------------------------------------------------------
@@ -460,13 +420,12 @@ def page(
 
     Raises `UserError` for a metric or a baseline that they do not have.
     """
-    subjects, tasks = _subjects(entries, metric, baseline), []
-    for name, it in subjects.items():
-        found = [section(it) for section in (SECTIONS if len(it.cells) else (training, samples))]
+    damage: list[str] = []
+    tasks, done = [], [one for one in entries if one.state is None or one.state.status == "done"]
+    for name, it in _subjects(done, metric, baseline, damage.append).items():
+        found = [section(it) for section in (SECTIONS if len(it.cells) else (curves, samples))]
         text = headline(it.cells, it.operator).replace(" %", "\N{NO-BREAK SPACE}%")
         tasks.append({"name": name, "headline": text, "sections": [one for one in found if one.figures or one.tables]})
-    done = [one for it in subjects.values() for one in it.entries]
-    damage = next(iter(subjects.values())).damage
     over = f"numerate · {kind} · {done[0].folder.name if len(done) == 1 else f'{len(done)} runs'}"
     known = {"title": title, "question": question, "over": over, "warnings": [*warnings, *_failures(entries), *damage]}
     return _template().render(**known, tasks=tasks, **_reproduction(done))
@@ -476,33 +435,29 @@ def text(
     entries: Sequence[RunEntry], width: int = 80, *, metric: str | None = None, baseline: str | None = None
 ) -> str:
     """The headline and the tables of a page for a terminal, with a map of each variant where there is room."""
-    blocks = []
-    for name, it in _subjects(entries, metric, baseline).items():
-        blocks += [name] * bool(name)
-        sections = [*_maps(it, width), *(section(it) for section in TERMINAL_SECTIONS if len(it.cells))]
-        titled = [(table.fold or one.title, table) for one in sections for table in one.tables]
-        blocks += [f"{title}\n{'=' * len(title)}\n{to_text(table, width)}" for title, table in titled]
-        blocks.append("\n".join(wrap(headline(it.cells, it.operator), width)))
-    return "\n\n".join([*_failures(entries), *blocks])
+    blocks, done = _failures(entries), [one for one in entries if one.state is None or one.state.status == "done"]
+    for name, it in _subjects(done, metric, baseline).items():
+        tables = [f"{title}\n{'=' * len(title)}\n{to_text(table, width)}" for title, table in _printed(it, width)]
+        blocks += [*[name] * bool(name), *tables, "\n".join(wrap(headline(it.cells, it.operator), width))]
+    return "\n\n".join(blocks)
 
 
-def _subjects(entries: Sequence[RunEntry], metric: str | None, baseline: str | None) -> dict[str, Subject]:
-    """The done runs by task, with their cells."""
-    done = [one for one in entries if one.state is None or one.state.status == "done"]
-    damage: list[str] = []
-    cells, logged, names, found = cells_of(done), metrics_of(done, damage.append), count(), {}
-    counted = cells[cells[[name for name in ("correct", "nats") if name in cells]].notna().any(axis=1)]
-    if len(counted) < len(cells):
-        damage.append("Cells of a kind of evaluation that counts no answers are left out.")
-        warn(damage[-1], stacklevel=3)
-        cells = counted
+def _subjects(
+    done: Sequence[RunEntry],
+    metric: str | None = None,
+    baseline: str | None = None,
+    on_damage: Callable[[str], None] = lambda text: None,
+) -> dict[str, Subject]:
+    """Done runs by task, with their cells."""
+    cells, logged, names = cells_of(done), metrics_of(done, on_damage), count()
     if metric is not None:
         check_metric(cells, metric)
     check_choice("baseline", baseline or done[0].variant, [one.variant for one in done])
+    found = {}
     for name, own in by_task(done).items():
         runs = {one.run for one in own}
         own_cells, own_logged = (frame[frame["run"].isin(runs)] if len(frame) else frame for frame in (cells, logged))
-        found[name] = Subject(own, own_cells, own_logged, names, metric, baseline, damage)
+        found[name] = Subject(own, own_cells, own_logged, names, metric, baseline)
     return found
 
 
@@ -529,11 +484,14 @@ def write_study_page(folder: Path, question: str) -> Path:
     html = page(entries, folder.name, question=question, kind="a study")
     path = write_output(folder / "report.html", html.encode(), place="runs")
     with suppress(UserError):  # where nothing was evaluated on a grid
-        save(
-            plot("compare", [one for one in entries if one.state and one.state.status == "done"]),
-            path.with_name("figure.png"),
-        )
+        done = [one for one in entries if one.state and one.state.status == "done"]
+        save(plot("compare", done), path.with_name("figure.png"))
     return path
+
+
+def write_page(path: str | Path, text: str) -> Path:
+    """Writes a page and returns its path."""
+    return write_output(path, text.encode(), "The records are unchanged.")
 
 
 def card(folder: Path, title: str, introduction: str, metadata: Mapping[str, Any]) -> str:
@@ -541,23 +499,15 @@ def card(folder: Path, title: str, introduction: str, metadata: Mapping[str, Any
     required to run it again."""
     from numerate.config import yaml_text
 
-    (it,), again = _subjects(find_runs([folder]), None, None).values(), _reproduction(find_runs([folder]))
+    entries = find_runs([folder])
+    (it,), again = _subjects(entries).values(), _reproduction(entries)
     texts = [f"---\n{yaml_text(dict(metadata))}---", f"# {title}", introduction, headline(it.cells, it.operator)]
-    sections = [section(it) for section in (TERMINAL_SECTIONS if len(it.cells) else ())]
-    sections.append(Section("To run it again", tables=again["environment"]))
-    for one in sections:
-        texts += [f"## {one.title}"] * bool(one.tables)
-        for table in one.tables:
-            inner = to_markdown(table).rstrip()
-            folded = f"<details><summary>{table.fold}</summary>\n\n{inner}\n\n</details>"
-            texts.append(folded if table.fold else inner)
+    for name, table in [*_printed(it), *((table.fold or "To run it again", table) for table in again["environment"])]:
+        inner = to_markdown(table).rstrip()
+        folded = f"<details><summary>{table.fold}</summary>\n\n{inner}\n\n</details>"
+        texts.append(folded if table.fold else f"## {name}\n\n{inner}")
     code = [*again["commands"], *again["citations"]]
     return "\n\n".join([*texts, *(f"```\n{text}\n```" for text in code)]) + "\n"
-
-
-def write_page(path: str | Path, text: str) -> Path:
-    """Writes a page and returns its path."""
-    return write_output(path, text.encode(), "The records are unchanged.")
 
 
 def _failures(entries: Sequence[RunEntry]) -> list[str]:
@@ -577,29 +527,26 @@ def _reproduction(entries: Sequence[RunEntry]) -> dict[str, Any]:
     from pandas import DataFrame
 
     firsts = list({one.variant: one for one in reversed(entries)}.values())[::-1][:MAX_ROWS]
-    heads = [read_header(one.folder / RECIPE_FILE) for one in firsts]
-    names = [
-        name
-        for name in ("parameters", "times", "hardware", "git", "versions")
-        if any(map(dict.get, heads, [name] * len(heads)))
-    ]
-    known = DataFrame(
-        {
-            "variant": [one.variant for one in firsts],
-            **{name: [_plain(head.get(name)) for head in heads] for name in names},
-        }
-    )
-    shared = [name for name in names if known[name].nunique() == 1]
-    tables = [Table(DataFrame({"": shared, " ": [known[name].iloc[0] for name in shared]}))] if shared else []
-    if len(shared) < len(names):
-        tables.append(Table(known.drop(columns=shared), fold="Of each variant"))
+    heads = {one.variant: read_header(one.folder / RECIPE_FILE) for one in firsts}
+    rows = []
+    for name in ("parameters", "times", "hardware", "git", "versions"):
+        variants: dict[str, list[str]] = {}
+        for variant, head in heads.items():
+            variants.setdefault(_plain(head.get(name)), []).append(variant)
+        several = len(variants) > 1
+        rows += [
+            {"": name, "of": joined(own, 3) if several else "", " ": text} for text, own in variants.items() if text
+        ]
+    known = DataFrame(rows, columns=["", " ", *["of"] * any(row["of"] for row in rows)])
+    tables = [_table(known)] if rows else []
     if len(heads) == 1:
-        items = [(path, text) for path, text in flatten_settings(heads[0]["recipe"]).items() if path]
+        items = [(path, text) for path, text in flatten_settings(firsts[0].recipe).items() if path]
         tables.append(Table(DataFrame(items, columns=["setting", "value"]), fold="Every setting"))
     commands, citations = (
-        dict.fromkeys(str(head[name]).strip() for head in heads if head.get(name)) for name in ("command", "bibtex")
+        list(dict.fromkeys(str(head[name]).strip() for head in heads.values() if head.get(name)))
+        for name in ("command", "bibtex")
     )
-    return {"commands": list(commands), "environment": tables, "citations": list(citations)}
+    return {"commands": commands, "environment": tables, "citations": citations}
 
 
 def _plain(value: Any) -> str:

@@ -32,14 +32,7 @@ RAMP = ("#f6f4ec", "#cfe5d0", "#7cc4bd", "#3a8fb7", "#24599c", "#12275c")
 
 SERIES = ("#083EA9", "#BD3D08", "#017C6D", "#E247BA", "#A69903", "#4B91FE", "#36006A", "#6A2E31")
 MARKERS = "osD^vP"
-DASHES: Sequence[Any] = (
-    "-",
-    (0, (4.0, 1.6)),
-    (0, (1.2, 1.3)),
-    (0, (6.0, 1.5, 1.2, 1.5)),
-    (0, (2.2, 1.2)),
-    (0, (4.0, 1.2, 1.2, 1.2)),
-)
+DASHES: Sequence[Any] = ("-", "--", ":", "-.", (0, (2.2, 1.2)), (0, (4.0, 1.2, 1.2, 1.2)))
 """The colors of series, and the mark and the dashes of each model."""
 
 TRAINED, GREY, SHADE = "#D1242F", "#63666f", "#f0efe9"
@@ -53,7 +46,6 @@ _SETTINGS: Any = {
     "font.family": "sans-serif",
     "font.size": 8,
     "axes.titlesize": 8,
-    "axes.labelsize": 8,
     "axes.linewidth": 0.6,
     "axes.edgecolor": "#444444",
     "axes.spines.top": False,
