@@ -11,8 +11,16 @@ from pandas import DataFrame
 
 from numerate.errors import UserError
 from numerate.results import figures, style
-from numerate.results.figures import attention_maps, by_length, forest, heat_map, training_curves
-from numerate.results.plots import best_variants, lengths, maps
+from numerate.results.figures import (
+    attention_maps,
+    best_variants,
+    by_length,
+    forest,
+    heat_map,
+    lengths,
+    maps,
+    training_curves,
+)
 from numerate.results.rows import cells, metrics
 from results_records import done, recipe, seeds, sums
 from run_records import Studies, write_run

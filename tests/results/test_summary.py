@@ -155,6 +155,15 @@ def test_what_no_cell_has_is_refused_with_what_there_is(study: Studies) -> None:
 # The headline ---------------------------------------------------------------------------------------------------------
 
 
+def test_how_far_a_variant_reaches_counts_from_its_own_training(study: Studies) -> None:
+    longer = [
+        line | {"region": "in_distribution"} if line["region"] == "ood_validation" else line
+        for line in sums(lambda n: 1.0)
+    ]
+    found = reach(frame_of(study, short=[sums(lambda n: 1.0)], longer=[longer]))
+    assert [one.first["length"] for one in found.values() if one.first is not None] == [4, 5]
+
+
 def test_a_headline_reaches_no_farther_than_every_length_up_to_there(study: Studies) -> None:
     gap = {4: 0.95, 5: 0.5, 6: 1.0}
     frame = frame_of(study, a=[sums(lambda n: gap.get(n, 1.0))])

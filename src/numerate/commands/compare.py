@@ -8,9 +8,9 @@ from typing import Any
 from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, pretrained_runs
 from numerate.errors import UserError
 from numerate.results import style
+from numerate.results.figures import FIGURES
+from numerate.results.figures import plot as draw
 from numerate.results.page import page, text, write_page
-from numerate.results.plots import FIGURES
-from numerate.results.plots import plot as draw
 from numerate.results.rows import find_runs
 from numerate.results.words import joined
 from numerate.runs.run import load
@@ -88,7 +88,7 @@ def check_suffix(out: str) -> None:
 
 
 def plot(kind: str, *addresses: str, out: str | None = None, runs_dir: str | None = None, **options: Any) -> None:
-    """Plots a figure of runs; the other options are those of `numerate.results.plots.plot`."""
+    """Plots a figure of runs; the other options are those of `numerate.results.figures.plot`."""
     path = out or f"{kind}.png"
     runs = resolve_runs(addresses if kind in FIGURES else (), runs_dir)
     style.check_path(path)

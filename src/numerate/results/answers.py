@@ -93,60 +93,48 @@ def _answers(entry: RunEntry, cells: "DataFrame", notes: list[str]) -> "DataFram
     before: those at the step and with the settings of its cells, without a position offset, in cells that have as many,
     and if they were generated freely as many correct ones. Other answers may be correct here and not in the record, by
     rounding: they are decoded, and scored in one pass."""
-    from pandas import DataFrame, Index
+    from pandas import DataFrame
 
-    path = entry.folder / "predictions.jsonl"
-    lines = read_records(path, PREDICTIONS, run_id=entry.folder.name)
-    tree = (entry.recipe.get("evaluation") or {}).get("generation")
-    own, names = cells[cells["position_offset"] == 0], axes(cells)
-    missing = {_place(row, names): (row["questions"], tree and row["correct"]) for row in own.to_dict("records")}
-    measures: dict[tuple[Any, ...], dict[str, float | None]] = {}
-    for place, answers in _evaluations(entry, lines, tree, own):
-        if missing.get(place) != (len(answers), tree and sum(line["correct"] for line, *_ in answers)):
-            continue
-        del missing[place]
-        seen = Counter[tuple[Any, ...]]()
-        for line, target, prediction in answers:
-            question = (place, line["question"], line["correct_answer"])
-            errors = (signed_log(Fraction(one)) for one in (target, prediction) if one is not None)
-            measures[*question, seen[question]] = {
-                "exact_match": float(line["correct"]),
-                "number_accuracy": None if target is None else float(prediction == target),
-                "log_mae": None if None in (target, prediction) else float(abs(next(errors) - next(errors))),
-            }
-            seen[question] += 1
+    from numerate.evaluation.kinds.generated_answers import with_correct  # which imports torch
+
+    path, tree = entry.folder / "predictions.jsonl", (entry.recipe.get("evaluation") or {}).get("generation")
+    generation = None if tree is None else from_tree(tree, entry.folder / RECIPE_FILE, Generation)
+    pattern = ANSWER_PATTERN if generation is None else generation.answer_pattern
+    cells, names = cells[cells["position_offset"] == 0], axes(cells)
+    step, settings = cells["step"].iloc[0], cells["settings"].fillna("").iloc[0]
+    missing = {_place(row, names): (row["questions"], tree and row["correct"]) for row in cells.to_dict("records")}
+    evaluations: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for line in read_records(path, PREDICTIONS, run_id=entry.folder.name):
+        changed = format_settings(line["settings"]) if line.get("settings") else ""
+        is_answer = CHECKSUM_KEY in line and line.get("correct_answer") is not None and not line["position_offset"]
+        if is_answer and line["step"] == step and changed == settings:
+            place = _place({"stratum": line.get("stratum"), **line["cell"]}, list(line["cell"]))
+            key = (place, *(line.get(name) for name in ("checkpoint", "method", "count", "evaluation_seed")))
+            evaluations.setdefault(key, []).append(with_correct(generation, line))
+    measures: dict[tuple[Any, ...], tuple[float | None, ...]] = {}
+    for (place, *_), lines in evaluations.items():
+        if missing.get(place) == (len(lines), tree and sum(line["correct"] for line in lines)):
+            del missing[place]
+            seen = Counter[tuple[str, str]]()
+            for line in lines:
+                question = (line["question"], target := line["correct_answer"])
+                number = answer_number(target).value if generation is None else correct_number(target, pattern)
+                answer = _measures(line["correct"], number, answer_number(line["prediction"], pattern).value)
+                measures[place, *question, seen[question]] = answer
+                seen[question] += 1
     if missing:
         problem = f"the answers in {pluralize(len(missing), 'cell')} are missing or disagree with cells.jsonl"
         notes.append(f"{path}: {problem}; without its records, they are generated again.")
-    keys = Index(list(measures), tupleize_cols=False)
-    return DataFrame(list(measures.values()), index=keys, columns=list(MEASURES), dtype=float)
+    return DataFrame.from_dict(measures, orient="index", columns=list(MEASURES), dtype=float)
 
 
-def _evaluations(
-    entry: RunEntry, lines: Sequence[Mapping[str, Any]], tree: Any, cells: "DataFrame"
-) -> Iterator[tuple[Any, list[tuple[Mapping[str, Any], Any, Any]]]]:
-    """The evaluations of cells at the step and with the settings of `cells`: the place of each, and its lines with the
-    correct and the predicted number."""
-    if not lines:
-        return
-    from numerate.evaluation.kinds.generated_answers import with_correct  # which imports torch
-
-    generation = None if tree is None else from_tree(tree, entry.folder / RECIPE_FILE, Generation)
-    pattern = ANSWER_PATTERN if generation is None else generation.answer_pattern
-    step, settings = cells["step"].iloc[0], cells["settings"].fillna("").iloc[0]
-    found: dict[tuple[Any, ...], list[tuple[Mapping[str, Any], Any, Any]]] = {}
-    for line in lines:
-        target = line.get("correct_answer") if CHECKSUM_KEY in line and not line["position_offset"] else None
-        changed = format_settings(line["settings"]) if line.get("settings") else ""
-        if target is None or line["step"] != step or changed != settings:
-            continue
-        place = (line.get("stratum"), *sorted(line["cell"].items()))
-        key = (place, *(line.get(name) for name in ("checkpoint", "method", "count", "evaluation_seed")))
-        number = answer_number(target).value if generation is None else correct_number(target, pattern)
-        answer = (with_correct(generation, line), number, answer_number(line["prediction"], pattern).value)
-        found.setdefault(key, []).append(answer)
-    for (place, *_), answers in found.items():
-        yield place, answers
+def _measures(is_correct: bool, target: Any, prediction: Any) -> tuple[float | None, ...]:
+    """The `MEASURES` of an answer; without a number there is no distance."""
+    is_number = None if target is None else float(prediction == target)
+    if target is None or prediction is None:
+        return float(is_correct), is_number, None
+    distance = abs(signed_log(Fraction(prediction)) - signed_log(Fraction(target)))
+    return float(is_correct), is_number, float(distance)
 
 
 def _place(row: Mapping[Any, Any], names: Sequence[str]) -> tuple[Any, ...]:

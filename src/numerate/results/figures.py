@@ -6,21 +6,24 @@
 `numerate plot` saves them, a page embeds them, a notebook shows them. Without axes a new figure is as wide as a column.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numerate.errors import UserError
+from numerate.errors import UserError, check_choice, did_you_mean
 from numerate.evaluation.labels import LabelCounts
 from numerate.evaluation.statistics import seed_band
-from numerate.results.rows import REGIONS
+from numerate.results.rows import LANGUAGE_METRICS, REGIONS, RunEntry, by_task, cells_of, metrics_of
 from numerate.results.style import (
     COLUMN,
     GREY,
     PAGE,
     SHADE,
     TRAINED,
+    WIDTHS,
     figure_style,
     new_axes,
     new_figure,
@@ -31,11 +34,13 @@ from numerate.results.summary import (
     ALL_OOD,
     MIN_SEEDS,
     Seeds,
+    check_metric,
     converged,
     default_metric,
     diagonal,
     grid_axes,
     has_parts,
+    is_lower_better,
     of_map,
     reported,
     scores,
@@ -43,12 +48,18 @@ from numerate.results.summary import (
     summary,
     with_all_ood,
 )
-from numerate.results.words import REGION_NAMES, axis_name, cell_percent, is_share, metric_title, wrapped
+from numerate.results.words import REGION_NAMES, axis_name, cell_percent, is_share, metric_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    Tasks = Mapping[str, DataFrame]
+    Panel = tuple[str, Callable[..., Axes | None]]
+
+MAX_SERIES = 8
+"""Variants in one figure, each with a color of its own."""
 
 MAX_NUMBERS = 400
 """Cells of a map with numbers in them; larger maps are pictures on a page."""
@@ -101,7 +112,7 @@ def add_bar(axes: Sequence["Axes"], label: str) -> None:
     """One bar of colors, in per cent, beside axes with maps."""
     bar = axes[0].figure.colorbar(axes[0].images[0], ax=list(axes), fraction=0.05, pad=0.02, aspect=30)
     bar.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25", "50", "75", "100"])
-    bar.set_label(wrapped(label, 26))
+    bar.set_label(fill(label, 26))
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=2)
 
@@ -155,7 +166,7 @@ def by_length(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | Non
             found = found[found["seeds"] == found["seeds"].max()].sort_values("length")
             note = f" ({len(runs & kept)} of {len(runs)} seeds)" if runs & kept else " (did not converge)"
             _draw_line(ax, found["length"], found["value"], (found["low"], found["high"]), options)
-            ax.get_lines()[-1].set_label(wrapped(f"{variant}{note * (not runs <= kept)}", 38))
+            ax.get_lines()[-1].set_label(fill(f"{variant}{note * (not runs <= kept)}", 38))
         lengths, trained = along["length"], along.loc[along["region"] == "in_distribution", "length"]
         known = summary(along, by=["length", "region"], metric=metric).sort_values("length").dropna(subset="baseline")
         if len(known):
@@ -166,7 +177,7 @@ def by_length(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | Non
             ax.set_xscale("log")
             ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         ax.set_xlabel(axis_name(names[0]) if len(names) == 1 else "n, digits of each number")
-        ax.set_ylabel(wrapped(metric_title(metric), 26))
+        ax.set_ylabel(fill(metric_title(metric), 26))
         if is_share(metric):
             _percent_axis(ax.yaxis)
         _legend(ax)
@@ -240,9 +251,7 @@ def _draw_seeds(ax: "Axes", curves: Mapping[str, Any], styles: Mapping[str, Any]
     """For each variant the median of the curves of its seeds, with a band from the lowest to the highest."""
     for variant, own in curves.items():
         band = seed_band(own)
-        _draw_line(
-            ax, band.steps, band.median, (band.low, band.high), styles[variant] | {"label": wrapped(variant, 38)}
-        )
+        _draw_line(ax, band.steps, band.median, (band.low, band.high), styles[variant] | {"label": fill(variant, 38)})
 
 
 def _draw_line(ax: "Axes", x: Any, y: Any, band: tuple[Any, Any], options: Mapping[str, Any]) -> None:
@@ -292,38 +301,30 @@ def forest(
     regions = [name for name in (ALL_OOD, *reversed(REGIONS)) if (cells["region"] == name).any()]
     if not regions or region not in (None, *regions):
         raise UserError(f"region: {region} was not evaluated; there are: {', '.join(regions) or 'none'}")
-    styles, kept, region = series_styles(frame), {*converged(frame)["run"]}, region or regions[0]
+    region, metric = region or regions[0], metric or default_metric(cells)
+    found, kept = scores(cells[cells["region"] == region], ["variant", "region"], metric), converged(frame)["run"]
+    styles = series_styles(frame)
     with figure_style():
         ax = ax or new_axes(COLUMN, 0.95 + 0.3 * len(styles))
-        draw_forest(cells[cells["region"] == region], ax, styles, kept, metric or default_metric(cells))
+        for y, (variant, options) in enumerate(styles.items()):
+            own, color = found[found["variant"] == variant], options["color"]
+            counts = own["run"].isin(kept) | (region == "in_distribution") | (len(own) == 1)
+            ticks, crosses = own.loc[counts, "value"], own.loc[~counts, "value"]
+            for values, mark, shade in ((crosses, "x", GREY), (ticks, "|", color)):
+                ax.plot(values, [y + 0.28] * len(values), mark, color=shade, markersize=3.5, markeredgewidth=0.8)
+            if len(ticks):
+                first = own[counts].iloc[0]
+                seeds = Seeds(tuple(ticks), "iqm", (first["low"], first["high"]))
+                ax.plot(seeds.interval, [y, y], color=color, linewidth=2.2 if len(ticks) >= MIN_SEEDS else 0.9)
+                ax.plot([seeds.value], [y], "o", color=color, markersize=4)
+        ax.set(title=REGION_NAMES[region], xlabel=fill(metric_title(metric), 22), ylim=(len(styles) - 0.4, -0.6))
+        ax.set_yticks(range(len(styles)), [fill(variant, 26) for variant in styles])
+        ax.grid(axis="x")
+        if is_share(metric):
+            _percent_axis(ax.xaxis)
+        ax.tick_params(axis="y", length=0)
+        ax.spines["left"].set_visible(False)
     return ax
-
-
-def draw_forest(cells: "DataFrame", ax: "Axes", styles: Mapping[str, Any], kept: set[str], metric: str) -> None:
-    """`forest` of the cells of one region, of variants with these styles and of the runs that converged."""
-    region = cells["region"].iloc[0]
-    found = scores(cells, ["variant", "region"], metric)
-    for y, (variant, options) in enumerate(styles.items()):
-        own = found[found["variant"] == variant]
-        counts = own["run"].isin(kept) | (region == "in_distribution") | (len(own) == 1)
-        ticks, crosses = own.loc[counts, "value"], own.loc[~counts, "value"]
-        for values, mark, color in ((crosses, "x", GREY), (ticks, "|", options["color"])):
-            ax.plot(values, [y + 0.28] * len(values), mark, color=color, markersize=3.5, markeredgewidth=0.8)
-        if len(ticks):
-            first = own[counts].iloc[0]
-            seeds = Seeds(tuple(ticks), "iqm", (first["low"], first["high"]))
-            width = 2.2 if len(ticks) >= MIN_SEEDS else 0.9
-            ax.plot(seeds.interval, [y, y], color=options["color"], linewidth=width)
-            ax.plot([seeds.value], [y], "o", color=options["color"], markersize=4)
-    ax.set_yticks(range(len(styles)), [wrapped(variant, 26) for variant in styles])
-    ax.set_ylim(len(styles) - 0.4, -0.6)
-    ax.set_title(REGION_NAMES[region])
-    ax.set_xlabel(wrapped(metric_title(metric), 22))
-    ax.grid(axis="x")
-    if is_share(metric):
-        _percent_axis(ax.xaxis)
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
 
 
 def attention_maps(frame: "DataFrame", ax: "Axes | None" = None) -> "Axes":
@@ -389,3 +390,168 @@ def token_label(token: str) -> str:
     """A token with visible white space, also where tokenizers write it as ▁, Ġ and Ċ."""
     marks: Any = {" ": "␣", "\u2581": "␣", "\u0120": "␣", "\n": "↵", "\u010a": "↵", "\t": "⇥"}
     return token.translate(str.maketrans(marks)) or "∅"
+
+
+# Several axes, for `numerate plot` and pages -----------------------------------------------------------------------------
+
+
+def panels(
+    drawn: "Sequence[Panel]", width: float, *, columns: int = 2, height: float = 2.9, share: str = "", metric: str = ""
+) -> "Figure":
+    """Small multiples: titled panels, each drawn by a function of its axes, with the axes in `share` ("x", "xy") in
+    common; a single one is narrower than a page. Maps have one bar for the colors of `metric`."""
+    columns = max(1, min(columns, len(drawn), int(width / 2.2)))
+    rows = -(-len(drawn) // columns)
+    with figure_style():
+        figure = new_figure(width if columns > 1 else min(width, PAGE * 0.75), rows * height)
+        grid = figure.subplots(rows, columns, squeeze=False, sharex="x" in share, sharey="y" in share).flat
+        for i, ((title, draw), ax) in enumerate(zip(drawn, grid, strict=False)):
+            draw(ax=ax)
+            if title:
+                ax.set_title(fill(title, int(11 * width / columns)))
+            ax.tick_params(labelbottom="x" not in share or i + columns >= len(drawn))
+            if "x" in share and i + columns < len(drawn):
+                ax.set_xlabel("")
+            if i % columns and ("y" in share or ax.images):
+                ax.set_ylabel("")
+        for ax in grid[len(drawn) :]:
+            ax.remove()
+        if metric:
+            add_bar([ax for ax in grid if ax.images], metric_title(metric))
+    return figure
+
+
+def is_text(cells: "DataFrame") -> bool:
+    """Whether all cells are of language modeling."""
+    return default_metric(cells) in LANGUAGE_METRICS
+
+
+def best_variants(frame: "DataFrame", most: int = MAX_SERIES) -> "DataFrame":
+    """The cells of so many variants: the first, and those with the best scores out of distribution."""
+    variants = list(dict.fromkeys(frame["variant"]))
+    if len(variants) <= most:
+        return frame
+    found, order = summary(frame), [ALL_OOD, *reversed(REGIONS)]
+    found = found.assign(rank=[order.index(name) if name in order else len(order) for name in found["region"]])
+    found = found.sort_values("rank", kind="stable").drop_duplicates("variant")
+    best = found.sort_values("value", ascending=is_lower_better(default_metric(frame)), kind="stable")["variant"]
+    return frame[frame["variant"].isin([variants[0], *(name for name in best if name != variants[0])][:most])]
+
+
+def maps(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "Figure":
+    """A map for each variant; strips of equal lengths below each other. Parts have no map: see `forests`."""
+    if any(map(has_parts, tasks.values())):
+        return forests(tasks, metric, width)
+    frames = [(str(name), own) for cells in tasks.values() for name, own in cells.groupby("variant", sort=False)]
+    is_strip = all(len(grid_axes(own)) == 1 or len(diagonal(own)) == len(own) for _, own in frames)
+    columns, height = (1, 1.1) if is_strip else (2 if len(frames) in (2, 4) else 3, 2.6)
+    metric = metric or default_metric(frames[0][1])
+    drawn = [(name, partial(heat_map, own, metric=metric, bar=False)) for name, own in frames]
+    return panels(drawn, width, columns=columns, height=height, metric=metric)
+
+
+def lengths(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "Figure":
+    """Scores by length, a panel for each task. Parts have no lengths: see `forests`."""
+    if any(map(has_parts, tasks.values())):
+        return forests(tasks, metric, width)
+    return _series(tasks, partial(by_length, metric=metric), width)
+
+
+def counts(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "Figure":
+    """The accuracy at each position of labels, a panel for each task."""
+    return _series(tasks, by_count, width)
+
+
+def _series(tasks: "Tasks", draw: Callable[..., "Axes"], width: float) -> "Figure":
+    """A panel for each task, of many variants for each eight; a single variant is the title."""
+    drawn = []
+    for name, cells in tasks.items():
+        variants = list(dict.fromkeys(cells["variant"]))
+        for start in range(0, len(variants), MAX_SERIES):
+            title = variants[0] if len(tasks) == len(variants) == 1 else name
+            drawn.append((title, partial(draw, cells[cells["variant"].isin(variants[start : start + MAX_SERIES])])))
+    return panels(drawn, width, share="y" if len(tasks) > 1 else "xy")
+
+
+def compared(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "Figure":
+    """A map of each of the best variants, and all of these by length."""
+    (cells, *others) = tasks.values()
+    if others or has_parts(cells) or len(grid_axes(cells)) != 2 or len(diagonal(cells)) == len(cells):
+        return lengths(tasks, metric, width)
+    shown, metric = best_variants(cells, 5), metric or default_metric(cells)
+    frames = shown.groupby("variant", sort=False)
+    drawn: list[Panel] = [(str(name), partial(heat_map, own, metric=metric, bar=False)) for name, own in frames]
+    drawn.append(("", partial(by_length, shown, metric=metric)))
+    return panels(drawn, width, columns=2 if len(drawn) in (2, 4) else 3, height=2.8)
+
+
+def forests(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "Figure":
+    """The regions of all variants side by side; of several tasks those of the first with several seeds or parts."""
+    several = [cells for cells in tasks.values() if (cells.groupby("variant")["run"].nunique() > 1).any()]
+    several += [cells for cells in tasks.values() if has_parts(cells)]
+    if not several:
+        raise UserError("plot: intervals needs variants with several seeds; train more with seeds=5")
+    cells = reported(several[0])
+    regions = [name for name in REGIONS if (cells["region"] == name).any()]
+    drawn = [("", partial(forest, cells, region=name, metric=metric)) for name in regions]
+    return panels(drawn, width, columns=len(regions), height=1.0 + 0.3 * cells["variant"].nunique(), share="y")
+
+
+def training(logged: "DataFrame", kind: str = "training", width: float = PAGE) -> "Figure":
+    """What was logged in training: the loss, and scores on the validation splits; or the validation loss of text."""
+    if not len(logged):
+        raise UserError(f"plot: {kind} needs runs with metrics; train them first")
+    if kind == "validation":
+        return panels([("", partial(training_curves, logged, split="validation"))], width, height=3.0)
+    score = "accuracy" if "accuracy" in logged else "exact_match"
+    scored = logged.loc[logged[score].notna(), "split"].unique() if score in logged else ()
+    splits = [name for name in ("validation", "ood_validation") if name in scored]
+    drawn = [("", partial(training_curves, logged, y=score, split=name)) for name in splits]
+    return panels([("", partial(training_curves, logged)), *drawn], width, columns=3, height=2.7)
+
+
+FIGURES: Mapping[str, Callable[..., "Figure"]] = {
+    **{"grid": maps, "curves": lengths, "counts": counts, "compare": compared, "intervals": forests},
+    **dict.fromkeys(("training", "validation"), training),
+}
+"""The figures of `numerate plot`."""
+
+
+def plot(
+    kind: str,
+    entries: Sequence[RunEntry],
+    *,
+    checkpoint: str | None = None,
+    labels: Sequence[str] = (),
+    metric: str | None = None,
+    size: str = "page",
+) -> "Figure":
+    """One of `FIGURES` of some runs. `checkpoint` is final or best, by default as reported; `labels` names the variants
+    in their order; `size` is column, page or slide.
+
+    Raises `UserError` for another kind or size, for runs without the records of the kind or the metric, and for a wrong
+    number of labels.
+    """
+    if kind not in FIGURES:
+        raise UserError(f"plot: there is no {kind!r}; there are: {', '.join(FIGURES)}.{did_you_mean(kind, FIGURES)}")
+    check_choice("size", size, WIDTHS)
+    if not entries:
+        raise UserError(f"plot: no runs are named; for example numerate plot {kind} latest out=figure.png")
+    cells, logged = cells_of(entries), metrics_of(entries)
+    names = list(dict.fromkeys([*cells["variant"], *(logged["variant"] if len(logged) else ())]))
+    if labels and len(labels) != len(names):
+        known = "; ".join(names)
+        raise UserError(f"labels: {len(labels)} for {len(names)} variants; in this order they name: {known}")
+    if labels:
+        renamed = dict(zip(names, labels, strict=True))
+        cells, logged = (frame.assign(variant=frame["variant"].map(renamed)) for frame in (cells, logged))
+    if metric is not None:
+        check_metric(cells, metric)
+    if kind in ("training", "validation") or is_text(cells):
+        return training(logged, "validation" if is_text(cells) else kind, WIDTHS[size])
+    chosen = of_map(reported(cells, checkpoint))
+    if not len(chosen):
+        where = f" at the {checkpoint} checkpoint" if checkpoint else ""
+        raise UserError(f"plot: {kind} needs runs that were evaluated on a grid{where}")
+    tasks = {name: chosen[chosen["run"].isin({one.run for one in own})] for name, own in by_task(entries).items()}
+    return FIGURES[kind](tasks, metric, WIDTHS[size])

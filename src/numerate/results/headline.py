@@ -49,15 +49,11 @@ class Reach(NamedTuple):
 
 def reach(cells: "DataFrame") -> dict[str, Reach]:
     """How far each variant generalizes, by the reported cells of the seeds that count."""
-    along = diagonal(cells)
+    along, failed = diagonal(cells), stratum_sizes(cells)
     found = {str(name): Reach() for name in cells["variant"].unique()}
-    if not len(along) or has_parts(cells):
-        return found
-    trained = along.loc[along["region"] == "in_distribution", "length"].max()
-    lengths = summary(along[~(along["length"] <= trained)], by=["variant", "length"]).sort_values(
-        "length", kind="stable"
-    )
-    failed = stratum_sizes(cells)
+    trained = along[along["region"] == "in_distribution"].groupby("variant")["length"].max()
+    along = along[~(along["length"] <= along["variant"].map(trained))]
+    lengths = summary(along, by=["variant", "length"]).sort_values("length", kind="stable")
     failed = failed[failed["value"] < REACHED].sort_values(["size", "value"], kind="stable")
     for name, beyond in lengths.groupby("variant", sort=False):
         memorized = beyond["baseline"].fillna(-1)
@@ -65,12 +61,10 @@ def reach(cells: "DataFrame") -> dict[str, Reach]:
         clear = (memorized < 0) | ((memorized < 1) & (beyond["value"] - memorized >= 0.5 * (1 - memorized)))
         holds = (beyond["value"] >= REACHED) & (clear | says_little)
         reached, ends = beyond[holds.cumprod().astype(bool) & clear], failed[failed["variant"] == name].head(1)
-        if len(reached) and len(ends) and ends["size"].iloc[0] <= reached["length"].iloc[-1]:
-            reached = reached[reached["length"] < ends["size"].iloc[0]]
-        else:
-            ends = ends.head(0)
+        ends = ends[ends["size"] <= reached["length"].max()]
+        reached = reached[~(reached["length"] >= ends["size"].min())].tail(1)
         first = beyond[~says_little] if not says_little.all() else beyond
-        found[str(name)] = Reach(*(one.iloc[0] if len(one) else None for one in (reached.tail(1), first, ends)))
+        found[str(name)] = Reach(*(one.iloc[0] if len(one) else None for one in (reached, first, ends)))
     return found
 
 
@@ -80,17 +74,16 @@ def stratum_sizes(frame: "DataFrame") -> "DataFrame":
 
     cells = of_strata(frame)
     if not len(cells):
-        return DataFrame(columns=["variant", "size", "value", "asked"])
+        return DataFrame(columns=["variant", "size", "value", "questions_of"])
     axes = [axis for axis in grid_axes(frame) or ["first_digits", "second_digits"] if axis in cells]
     further = [name for name in ("longest_carry_chain",) if name in cells and name not in axes]
     cells = cells.assign(size=cells[axes].max(axis=1).astype(int))
     found = summary(cells, by=["variant", "stratum", *further, "size"], metric="exact_match")
-    words = found["stratum"].map(
-        lambda name: " ".join(STRATA.get(part, part) for part in name.split("_")) + " digits" * ("_and_" in name)
-    )
+    words = found["stratum"].map(lambda name: " ".join(STRATA.get(part, part) for part in name.split("_")))
+    words = words.where(~found["stratum"].str.contains("_and_"), words + " digits")
     for name in further:
         words = words + (" " + found[name].astype("string")).fillna("")
-    return found.assign(asked=words)
+    return found.assign(questions_of=words)
 
 
 def headline(frame: "DataFrame", operator: str | None = None) -> str:
@@ -129,47 +122,47 @@ def _capitalized(text: str) -> str:
 
 def _reaches(frame: "DataFrame", operator: str | None) -> list[str]:
     """How far each variant generalizes; of more than a sentence can name, how many and which the farthest."""
-    kept = converged(frame)
+    kept, axes, least = converged(frame), grid_axes(frame), percent(REACHED)
     num_kept, num_seeds = (cells.groupby("variant")["run"].nunique() for cells in (kept, frame))
     counts = frame["run"].isin(kept["run"]) | ~frame["variant"].isin(kept["variant"])  # of all seeds if none converged
-    found, axes, least = reach(frame[counts]), grid_axes(frame), percent(REACHED)
+    found = reach(frame[counts])
+
+    def at(length: float) -> str:
+        return cell_name(dict.fromkeys(axes, int(length)), operator)
+
     if len(found) > MAX_CLAUSES:
-        text = f"{sum(num_kept.get(name, 0) == num_seeds[name] for name in found)} of {len(found)} variants converged "
-        far = {name: int(one.farthest["length"]) for name, one in found.items() if one.farthest is not None}
+        all_kept = sum(num_kept.get(name, 0) == num_seeds[name] for name in found)
+        far = {name: one.farthest["length"] for name, one in found.items() if one.farthest is not None}
+        text = f"{all_kept} of {len(found)} variants converged in every seed, and"
         if not far:
-            return [f"{text}in every seed, and none stays at {least} % or more beyond training"]
-        where = cell_name(dict.fromkeys(axes, longest := max(far.values())), operator)
-        best = joined([name for name in far if far[name] == longest], 3)
-        many = f"{len(far)} stay at {least} % or more beyond it, the farthest up to {where} ({best})"
-        return [f"{text}in every seed, and {many}"]
+            return [f"{text} none stays at {least} % or more beyond training"]
+        best = joined([name for name in far if far[name] == max(far.values())], 3)
+        where = f"the farthest up to {at(max(far.values()))} ({best})"
+        return [f"{text} {len(far)} stay at {least} % or more beyond it, {where}"]
     trained = summary(frame)
     trained = trained[trained["region"] == "in_distribution"].set_index("variant")
     reasons = frame.groupby("variant")["non_causal_reason"].first() if "non_causal_reason" in frame else {}
-
-    def at(row: "Series[Any]") -> str:
-        return cell_name({axis: int(row["length"]) for axis in axes}, operator)
-
     clauses = []
     for name, (farthest, first, stratum) in found.items():
         there = f"{_score(trained.loc[name])} in distribution" if name in trained.index else ""
-        kept_here, seeds = num_kept.get(name, 0), num_seeds[name]
-        of_seeds = f", in the {kept_here} of {seeds} seeds that converged" * bool(kept_here < seeds)
-        limit = "" if stratum is None else f"{_score(stratum)} on {stratum['asked']} with n = {stratum['size']:,}"
+        seeds = f", in the {num_kept.get(name, 0)} of {num_seeds[name]} seeds that converged"
+        seeds = seeds if num_kept.get(name, 0) < num_seeds[name] else ""
+        limit = stratum is not None and f"{_score(stratum)} on {stratum['questions_of']} with n = {stratum['size']:,}"
         if isinstance(reason := reasons.get(name), str):
             text = f": not comparable (non-causal): {reason}"
-        elif there and not kept_here:
+        elif there and name not in num_kept:
             is_trained = frame.loc[frame["variant"] == name, "step"].any()
-            then = "" if first is None else f", {_score(first)} at {at(first)}"
+            then = "" if first is None else f", {_score(first)} at {at(first['length'])}"
             text = f" {'did not converge' if is_trained else 'was not trained'} ({there}{then})"
-        elif first is None:
-            text = f" converged ({there}{of_seeds}), nothing beyond was evaluated"
-        elif farthest is None and limit:
-            text = f" converged ({there}{of_seeds}) but has {limit}"
+        elif first is None or (farthest is None and limit):
+            but = f" but has {limit}" if limit else ", nothing beyond was evaluated"
+            text = f" converged ({there}{seeds}){but}"
         elif farthest is None:
-            text = f" falls to {_score(first)} at {at(first)}{of_seeds}"
+            text = f" falls to {_score(first)} at {at(first['length'])}{seeds}"
         else:
-            then = f"; then {limit}" * bool(limit)
-            text = f" stays at {least} % or more up to {at(farthest)} ({_score(farthest)} there{of_seeds}{then})"
+            then = f"; then {limit}" if limit else ""
+            best = f"{_score(farthest)} there{seeds}{then}"
+            text = f" stays at {least} % or more up to {at(farthest['length'])} ({best})"
         clauses.append(f"{name}{text}")
     return clauses
 
@@ -185,14 +178,11 @@ def _score(row: "Series[Any]") -> str:
 
 def _scores(frame: "DataFrame", metric: str) -> list[str]:
     """The scores of parts region by region, and of text with the contexts of training."""
-    found, clauses = summary(frame), []
-    if is_lower_better(metric) and (found["region"] == "in_distribution").any():
-        found = found[found["region"] == "in_distribution"]
-    for region, inside in found.groupby("region", sort=False):
-        best = inside.sort_values("value", ascending=is_lower_better(metric), kind="stable").head(MAX_CLAUSES)
-        where = f" {REGION_NAMES.get(str(region), region)}" * (
-            not is_lower_better(metric) or region != "in_distribution"
-        )
+    found, clauses, is_loss = summary(frame), [], is_lower_better(metric)
+    trained = found[found["region"] == "in_distribution"]
+    for region, inside in (trained if is_loss and len(trained) else found).groupby("region", sort=False):
+        best = inside.sort_values("value", ascending=is_loss, kind="stable").head(MAX_CLAUSES)
+        where = "" if is_loss and len(trained) else f" {REGION_NAMES.get(str(region), region)}"
         few = f" (the best of {len(inside)})" * (len(inside) > MAX_CLAUSES)
         texts = [f"{row['variant']} {_score(row)}" for _, row in best.iterrows()]
         clauses.append(f"{metric_name(metric)}{where}{few}: {joined(texts)}")

@@ -5,16 +5,16 @@ savings of the same records are the same bytes.
 """
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from io import BytesIO
 from itertools import count
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from markupsafe import Markup
 
 from numerate.config.differences import flatten_settings
@@ -23,9 +23,19 @@ from numerate.records.heads import RECIPE_FILE, read_header
 from numerate.records.kinds import RUN_FILE_SCHEMAS
 from numerate.records.reading import read_records
 from numerate.results.answers import same_questions
-from numerate.results.figures import FOREST_NOTE, MAX_NUMBERS
+from numerate.results.figures import (
+    FOREST_NOTE,
+    MAX_NUMBERS,
+    MAX_SERIES,
+    best_variants,
+    forests,
+    is_text,
+    lengths,
+    maps,
+    plot,
+    training,
+)
 from numerate.results.headline import headline, stratum_sizes
-from numerate.results.plots import MAX_SERIES, best_variants, forests, is_text, lengths, maps, plot, training
 from numerate.results.rows import (
     LANGUAGE_METRICS,
     SCORE_PREFIX,
@@ -91,7 +101,6 @@ class Section(NamedTuple):
     tables: Sequence[Table] = ()
 
 
-@dataclass(frozen=True)
 class Subject:
     """What a part of a page is about: the runs of one task with their cells, and what was logged while they trained.
 
@@ -99,59 +108,31 @@ class Subject:
     `baseline` the variant that others are compared with.
     """
 
-    entries: Sequence[RunEntry]
-    cells: "DataFrame"
-    logged: "DataFrame"
-    names: Iterator[int]
-    metric: str | None = None
-    baseline: str | None = None
-
-    @cached_property
-    def final(self) -> "DataFrame":
-        """The reported cells, of maps and of strata."""
-        return reported(self.cells)
-
-    @cached_property
-    def map(self) -> "DataFrame":
-        return of_map(self.final)
-
-    @cached_property
-    def converged(self) -> "DataFrame":
-        return converged(self.final)
-
-    @cached_property
-    def is_text(self) -> bool:
-        return is_text(self.cells)
-
-    @cached_property
-    def has_parts(self) -> bool:
-        return has_parts(self.final)
-
-    @cached_property
-    def has_seeds(self) -> bool:
-        """Whether a variant has several seeds."""
-        return bool((self.cells.groupby("variant")["run"].nunique() > 1).any())
-
-    @cached_property
-    def shown(self) -> "DataFrame":
-        """The cells of the variants that figures show."""
-        return best_variants(self.final)
-
-    @property
-    def curves(self) -> "DataFrame":
-        """What was logged of these variants; of runs without cells, of the first."""
-        logged, names = self.logged["variant"], self.shown["variant"].unique() if len(self.cells) else ()
-        known = logged.isin(names)
-        return self.logged[known if known.any() else logged.isin(logged.unique()[:MAX_SERIES])]
-
-    @property
-    def operator(self) -> str | None:
-        """What stands between the two numbers of a question, where the task has such a thing."""
-        return (self.entries[0].recipe.get("task") or {}).get("operator")
+    def __init__(
+        self,
+        entries: Sequence[RunEntry],
+        cells: "DataFrame",
+        logged: "DataFrame",
+        names: Iterator[int],
+        metric: str | None,
+        baseline: str | None,
+    ) -> None:
+        self.entries, self.cells, self.logged, self.names = entries, cells, logged, names
+        self.metric, self.baseline = metric, baseline
+        self.final = reported(cells)
+        self.map, self.converged = of_map(self.final), converged(self.final)
+        self.is_text, self.has_parts = is_text(cells), has_parts(self.final)
+        self.seeds = cells.groupby("variant", sort=False)["run"].nunique()
+        self.has_seeds = bool((self.seeds > 1).any())
+        self.shown = best_variants(self.final)  # by figures
+        names_shown = self.shown["variant"].unique() if len(cells) else logged["variant"].unique()[:MAX_SERIES]
+        is_shown = logged["variant"].isin(names_shown)
+        self.curves = logged[is_shown] if is_shown.any() else logged
+        self.operator = (entries[0].recipe.get("task") or {}).get("operator")
 
     def embed(self, figure: "Figure", caption: str) -> tuple[Markup, str]:
         """A figure as SVG with its caption; one with a large map as a picture."""
-        if all(image.get_array().size <= MAX_NUMBERS for ax in figure.axes for image in ax.images):  # type: ignore[union-attr]
+        if all(np.prod(image.get_size()) <= MAX_NUMBERS for ax in figure.axes for image in ax.images):
             return Markup(svg(figure, f"f{next(self.names)}")), caption
         file = BytesIO()
         with figure_style():
@@ -165,25 +146,24 @@ class Subject:
 
 def overview(it: Subject) -> Section:
     """The main figure: maps and scores by length; of parts their regions; of text the validation loss."""
-    tasks, count = {"": it.shown}, it.cells["variant"].nunique()
-    few = f" Shown: the first and the best of {count}." * (it.shown["variant"].nunique() < count)
+    variants, found = it.shown["variant"].unique(), []
+    few = f" Shown: the first and the best of {len(it.seeds)}." * (len(variants) < len(it.seeds))
+    if it.has_parts:
+        return Section(figures=[it.embed(forests({"": it.shown}, it.metric), FOREST_NOTE + few)])
     if it.is_text:
         with suppress(UserError):  # without a validation split
             note = "Validation loss by step; bands: lowest and highest seed."
-            return Section(figures=[it.embed(training(it.curves, "validation"), note + few)])
-        return Section()
-    if it.has_parts:
-        return Section(figures=[it.embed(forests(tasks, it.metric), FOREST_NOTE + few)])
-    found, axes, along = [], grid_axes(it.map), diagonal(it.map)
+            found.append(it.embed(training(it.curves, "validation"), note + few))
+        return Section(figures=found)
+    axes, along = grid_axes(it.map), diagonal(it.map)
     if len(axes) == 2 and len(it.map) > len(along) and is_share(it.metric or "exact_match"):
-        first = it.shown["variant"].isin(it.shown["variant"].unique()[:MAX_MAPS])
+        few_maps = {"": it.shown[it.shown["variant"].isin(variants[:MAX_MAPS])]}
         note = "Red: the sizes of training. A cell reads 100 or 0 only where all or none were right."
-        medians = "Medians over seeds. " * it.has_seeds
-        found.append(it.embed(maps({"": it.shown[first]}, it.metric), f"{medians}{note}{few}"))
+        found.append(it.embed(maps(few_maps, it.metric), "Medians over seeds. " * it.has_seeds + note + few))
     if len(axes) in (1, 2) and len(along):
         bands = "lowest and highest of the converged seeds" if it.has_seeds else "95 % intervals over questions"
-        note = f"Bands: {bands}. Shaded: the lengths of training.{few}"
-        found.append(it.embed(lengths(tasks, it.metric), note))
+        note = f"Bands: {bands}. Shaded: the lengths of training."
+        found.append(it.embed(lengths({"": it.shown}, it.metric), note + few))
     return Section(figures=found)
 
 
@@ -218,8 +198,8 @@ def results(it: Subject) -> Section:
     keys = ["variant", *["checkpoint"] * has_best]
     table = pivot(found, keys, "column")[[*keys, *columns]]
     if it.has_seeds and not (it.is_text or it.has_parts):
-        kept, seeds = (cells.groupby("variant")["run"].nunique() for cells in (it.converged, it.cells))
-        table.insert(len(keys), "converged", [f"{kept.get(name, 0)}/{seeds[name]}" for name in table["variant"]])
+        kept = it.converged.groupby("variant")["run"].nunique()
+        table.insert(len(keys), "converged", [f"{kept.get(name, 0)}/{it.seeds[name]}" for name in table["variant"]])
     brackets = "lowest and highest seed" if it.has_seeds else "95 % intervals over questions; seeds may differ more"
     what = f"{metric_title(metrics[0])}{'; medians over seeds' * it.has_seeds}; brackets: {brackets}"
     notes = [f"{what[0].upper()}{what[1:]}. All cells of a region weigh the same."]
@@ -254,10 +234,9 @@ def _length_table(it: Subject) -> Iterator[Table]:
     if it.is_text or not len(along):
         return
     trained = along.loc[along["region"] == "in_distribution", "length"].max()
-    lengths = sorted(int(n) for n in along["length"].unique() if not n < trained)
-    wanted = {trained, trained + 1, *(trained * half // 2 for half in (3, 4, 6, 8, 20, 200, 2000)), *lengths[-1:]}
-    kept = along["length"].isin(lengths if len(lengths) <= 8 else wanted)
-    found = summary(along[kept & (along["length"] >= lengths[0])], by=["variant", "length"])
+    beyond = sorted(n for n in along["length"].unique() if not n < trained)
+    kept = along["length"].isin([*beyond[:2], *beyond[:: -max(1, len(beyond) // 6)]])
+    found = summary(along[kept], by=["variant", "length"])
     note = f"Of the converged seeds; behind the dot how many have at least {percent(SUCCESS)} %."
     table = pivot(_sized(found, "length"), ["variant"], "length", success=it.has_seeds)
     yield _table(table, *[note] * it.has_seeds, fold="By length")
@@ -274,7 +253,7 @@ def strata(it: Subject) -> Section:
     if not len(found):
         return Section()
     note = "Exact match in per cent on questions that uniform sampling almost never draws; n: the longest operand."
-    found = _sized(found.assign(questions=found["asked"]), "size")
+    found = _sized(found.assign(questions=found["questions_of"]), "size")
     table = pivot(found, ["variant", "questions"], "size")
     return Section("Strata", tables=[_table(table, note)])
 
@@ -283,7 +262,7 @@ def pairs(it: Subject) -> Section:
     """Differences of variants with several seeds, and over the same questions."""
     from pandas import DataFrame
 
-    asked = None if it.is_text or it.cells["variant"].nunique() < 2 else same_questions(it.entries, it.final)
+    asked = None if it.is_text or len(it.seeds) < 2 else same_questions(it.entries, it.final)
     by = default_metric(it.cells) if it.is_text else it.metric or ("exact_match" if it.has_parts else None)
     found = differences(it.final, metric=by, baseline=it.baseline) if it.has_seeds else DataFrame()
     if not len(found):
@@ -342,55 +321,44 @@ def samples(it: Subject) -> Section:
     """Questions with the predictions of the first seed of some variants; or texts that were generated."""
     from pandas import DataFrame
 
-    first = {one.variant: one for one in reversed(it.entries)}
+    first = {one.variant: one.folder / "samples.jsonl" for one in reversed(it.entries)}
     names = list(dict.fromkeys(one.variant for one in it.entries))[:MAX_SAMPLE_VARIANTS]
-    schema, answers, texts = RUN_FILE_SCHEMAS["samples.jsonl"], {}, []
-    for name in names:
-        lines = read_records(first[name].folder / "samples.jsonl", schema)
-        texts += [
-            {
-                "variant": name,
-                "step": f"{line.get('step', 0):,}",
-                "prompt": line["prompt"] or "(start)",
-                "text": line["text"],
-            }
-            for line in lines
-            if line.get("text") and "prompt" in line
-        ]
-        if asked := {line["question"]: line for line in lines if "question" in line}:
-            answers[name] = asked
+    lines = [(name, line) for name in names for line in read_records(first[name], RUN_FILE_SCHEMAS["samples.jsonl"])]
+    texts = [
+        {
+            "variant": name,
+            "step": f"{line.get('step', 0):,}",
+            "prompt": line["prompt"] or "(start)",
+            "text": line["text"],
+        }
+        for name, line in lines
+        if line.get("text") and "prompt" in line
+    ]
     if texts:
         return Section("Generated texts", tables=[Table(DataFrame(texts[-MAX_SAMPLES:]))])
+    asked: dict[str, dict[str, Any]] = {}
+    for name, line in lines:
+        if "question" in line:
+            asked.setdefault(line["question"], {})[name] = line
     rows, parts = [], part_names(it.cells) if len(it.cells) else {}
-    shared = [one for one in next(iter(answers.values()), {}) if all(one in own for own in answers.values())]
-    for question in shared[:MAX_SAMPLES]:
-        each = {name: own[question] for name, own in answers.items()}
-        line = next(iter(each.values()))
+    answered = {name for said in asked.values() for name in said}
+    for question, said in [one for one in asked.items() if len(one[1]) == len(answered)][:MAX_SAMPLES]:
+        line, *_ = said.values()
         sizes = line.get("cell") or {}
         cell = cell_name(sizes, it.operator, {axis: parts[size] for axis, size in sizes.items() if size in parts})
-        said = {name: f"{'✓' if one.get('correct') else '✗'} {one['prediction']}" for name, one in each.items()}
-        rows.append({"cell": cell, "question": question, "answer": line.get("correct_answer") or "", **said})
+        texts_of = {name: f"{'✓' if one.get('correct') else '✗'} {one['prediction']}" for name, one in said.items()}
+        rows.append({"cell": cell, "question": question, "answer": line.get("correct_answer") or "", **texts_of})
     return Section("Samples", tables=[Table(DataFrame(rows))] if rows else ())
 
 
-SECTIONS: Sequence[Callable[[Subject], Section]] = (
-    overview,
-    results,
-    strata,
-    pairs,
-    seeds,
-    settings,
-    curves,
-    samples,
-)
+SECTIONS = (overview, results, strata, pairs, seeds, settings, curves, samples)
 """The sections of a page, in order; one without figures and tables is left out."""
 
 
 def _printed(it: Subject, width: int = 0) -> Iterator[tuple[str, Table]]:
     """The titled tables of a page; for a terminal with a map of each variant as per cents, of few and if they fit."""
-    axes = grid_axes(it.map) if len(it.cells) and is_share(it.metric or "exact_match") else []
-    few = len(axes) == 2 and it.cells["variant"].nunique() <= MAX_MAPS
-    for name, own in it.map.groupby("variant", sort=False) if few else ():
+    axes = grid_axes(it.map) if is_share(it.metric or "exact_match") and len(it.seeds) <= MAX_MAPS else []
+    for name, own in it.map.groupby("variant", sort=False) if len(axes) == 2 else ():
         found = summary(own, by=axes, metric=it.metric).sort_values(axes)
         texts = found.assign(text=found["value"].map(cell_percent)).pivot(index=axes[0], columns=axes[1], values="text")
         texts = texts.fillna("").rename_axis(index="", columns=None).reset_index().rename(columns=str).astype(str)
@@ -421,11 +389,12 @@ def page(
     Raises `UserError` for a metric or a baseline that they do not have.
     """
     damage: list[str] = []
-    tasks, done = [], [one for one in entries if one.state is None or one.state.status == "done"]
-    for name, it in _subjects(done, metric, baseline, damage.append).items():
+    subjects, tasks = _subjects(entries, metric, baseline, damage), []
+    for name, it in subjects.items():
         found = [section(it) for section in (SECTIONS if len(it.cells) else (curves, samples))]
         text = headline(it.cells, it.operator).replace(" %", "\N{NO-BREAK SPACE}%")
         tasks.append({"name": name, "headline": text, "sections": [one for one in found if one.figures or one.tables]})
+    done = [one for it in subjects.values() for one in it.entries]
     over = f"numerate · {kind} · {done[0].folder.name if len(done) == 1 else f'{len(done)} runs'}"
     known = {"title": title, "question": question, "over": over, "warnings": [*warnings, *_failures(entries), *damage]}
     return _template().render(**known, tasks=tasks, **_reproduction(done))
@@ -435,28 +404,26 @@ def text(
     entries: Sequence[RunEntry], width: int = 80, *, metric: str | None = None, baseline: str | None = None
 ) -> str:
     """The headline and the tables of a page for a terminal, with a map of each variant where there is room."""
-    blocks, done = _failures(entries), [one for one in entries if one.state is None or one.state.status == "done"]
-    for name, it in _subjects(done, metric, baseline).items():
+    blocks = _failures(entries)
+    for name, it in _subjects(entries, metric, baseline, []).items():
         tables = [f"{title}\n{'=' * len(title)}\n{to_text(table, width)}" for title, table in _printed(it, width)]
         blocks += [*[name] * bool(name), *tables, "\n".join(wrap(headline(it.cells, it.operator), width))]
     return "\n\n".join(blocks)
 
 
 def _subjects(
-    done: Sequence[RunEntry],
-    metric: str | None = None,
-    baseline: str | None = None,
-    on_damage: Callable[[str], None] = lambda text: None,
+    entries: Sequence[RunEntry], metric: str | None, baseline: str | None, damage: list[str]
 ) -> dict[str, Subject]:
-    """Done runs by task, with their cells."""
-    cells, logged, names = cells_of(done), metrics_of(done, on_damage), count()
+    """The done runs by task, with their cells; lines that cannot be read are added to `damage`."""
+    done = [one for one in entries if one.state is None or one.state.status == "done"]
+    cells, logged, names = cells_of(done), metrics_of(done, damage.append), count()
     if metric is not None:
         check_metric(cells, metric)
     check_choice("baseline", baseline or done[0].variant, [one.variant for one in done])
     found = {}
     for name, own in by_task(done).items():
         runs = {one.run for one in own}
-        own_cells, own_logged = (frame[frame["run"].isin(runs)] if len(frame) else frame for frame in (cells, logged))
+        own_cells, own_logged = (frame[frame["run"].isin(runs)] for frame in (cells, logged))
         found[name] = Subject(own, own_cells, own_logged, names, metric, baseline)
     return found
 
@@ -500,7 +467,7 @@ def card(folder: Path, title: str, introduction: str, metadata: Mapping[str, Any
     from numerate.config import yaml_text
 
     entries = find_runs([folder])
-    (it,), again = _subjects(entries).values(), _reproduction(entries)
+    (it,), again = _subjects(entries, None, None, []).values(), _reproduction(entries)
     texts = [f"---\n{yaml_text(dict(metadata))}---", f"# {title}", introduction, headline(it.cells, it.operator)]
     for name, table in [*_printed(it), *((table.fold or "To run it again", table) for table in again["environment"])]:
         inner = to_markdown(table).rstrip()

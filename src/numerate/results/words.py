@@ -112,13 +112,3 @@ def span(numbers: Iterable[int]) -> str:
 def p_text(p: float) -> str:
     """A p-value with two digits."""
     return "<0.001" if p < 0.001 else "1" if p >= 0.995 else f"{p:.2g}"
-
-
-def wrapped(text: str, most: int) -> str:
-    """A name in lines of at most so many letters, broken at spaces and behind underscores and commas."""
-    lines = [""]
-    for piece in text.replace("_", "_\0").replace(" ", " \0").split("\0"):
-        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > most:
-            lines.append("")
-        lines[-1] += piece
-    return "\n".join(line.strip() for line in lines if line.strip())
