@@ -392,7 +392,7 @@ def token_label(token: str) -> str:
     return token.translate(str.maketrans(marks)) or "∅"
 
 
-# Several axes, for `numerate plot` and pages -----------------------------------------------------------------------------
+# Several axes ---------------------------------------------------------------------------------------------------------
 
 
 def panels(

@@ -29,7 +29,6 @@ from numerate.results.figures import (
     MAX_SERIES,
     best_variants,
     forests,
-    is_text,
     lengths,
     maps,
     plot,
@@ -93,6 +92,10 @@ MAX_ROWS = 40
 """Rows of a table that is not folded."""
 
 
+MEANS = ("first_mean", "second_mean")
+"""The columns of differences with the means of both variants."""
+
+
 class Section(NamedTuple):
     """A titled part of a page: figures with captions, then tables."""
 
@@ -121,7 +124,7 @@ class Subject:
         self.metric, self.baseline = metric, baseline
         self.final = reported(cells)
         self.map, self.converged = of_map(self.final), converged(self.final)
-        self.is_text, self.has_parts = is_text(cells), has_parts(self.final)
+        self.is_text, self.has_parts = default_metric(cells) in LANGUAGE_METRICS, has_parts(self.final)
         self.seeds = cells.groupby("variant", sort=False)["run"].nunique()
         self.has_seeds = bool((self.seeds > 1).any())
         self.shown = best_variants(self.final)  # by figures
@@ -205,7 +208,7 @@ def results(it: Subject) -> Section:
     notes = [f"{what[0].upper()}{what[1:]}. All cells of a region weigh the same."]
     if len(shared_cells(it.map)) < len(it.map):
         notes.append("The runs were evaluated on different cells: means of regions are over those that all have.")
-    if it.is_text and it.cells["tokenizer"].nunique() > 1:
+    if default_metric(it.cells) == "bits_per_byte":
         notes.append("The tokenizers differ: losses and perplexities do not compare, bits per byte do.")
     if has_best:
         notes.append("The best checkpoint was chosen on OOD validation, which it therefore has no score for.")
@@ -253,8 +256,7 @@ def strata(it: Subject) -> Section:
     if not len(found):
         return Section()
     note = "Exact match in per cent on questions that uniform sampling almost never draws; n: the longest operand."
-    found = _sized(found.assign(questions=found["questions_of"]), "size")
-    table = pivot(found, ["variant", "questions"], "size")
+    table = pivot(_sized(found.assign(questions=found["questions_of"]), "size"), ["variant", "questions"], "size")
     return Section("Strata", tables=[_table(table, note)])
 
 
@@ -272,10 +274,8 @@ def pairs(it: Subject) -> Section:
     rows = [
         {
             "pair": f"{row['first']} / {row['second']}",
-            "measure": REGION_NAMES.get(row["measure"], row["measure"].replace("converged", "converged seeds")),
-            f"means{', %' * (scale == 100)}": " : ".join(
-                value_text(metric, row[f"{n}_mean"]) for n in ("first", "second")
-            ),
+            "measure": REGION_NAMES.get(row["measure"], "converged seeds"),
+            f"means{', %' * (scale == 100)}": " : ".join(value_text(metric, row[name]) for name in MEANS),
             f"difference{unit}": f"{form} [{form}, {form}]".format(*(scale * row[["difference", "low", "high"]])),
             "better, %": percent(row["better"], 0),
             "p": f"{p_text(row['p_holm'])}{' *' * (row['p_holm'] < 0.05)}",
