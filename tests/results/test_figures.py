@@ -10,6 +10,8 @@ import pytest
 from pandas import DataFrame
 
 from numerate.errors import UserError
+from numerate.evaluation.likelihoods import Likelihoods
+from numerate.evaluation.number_metrics import NumberScores
 from numerate.results import figures, style
 from numerate.results.figures import (
     attention_maps,
@@ -22,8 +24,9 @@ from numerate.results.figures import (
     training_curves,
 )
 from numerate.results.rows import cells, metrics
+from numerate.results.summary import converged
 from results_records import done, recipe, seeds, sums
-from run_records import Studies, write_run
+from run_records import Studies, cell_record, write_run
 
 
 @pytest.fixture
@@ -153,6 +156,39 @@ def test_of_many_variants_the_first_and_the_best_are_drawn_each_in_its_color(stu
     shown = list(dict.fromkeys(best_variants(frame)["variant"]))
     assert shown == ["v0", "v5", "v6", "v7", "v8", "v9", "v10", "v11"]
     assert len({each["color"] for each in style.series_styles(best_variants(frame)).values()}) == 8
+
+
+def language(*losses: float) -> list[dict[str, Any]]:
+    """Runs of one seed with these losses of text in the context of training, and the same in a longer one."""
+    runs = []
+    for i, loss in enumerate(losses):
+        lines = []
+        for length, region in ((16, "in_distribution"), (32, "ood_test")):
+            one = Likelihoods(nll=10 * loss, tokens=10, bytes=40, chunks=1)
+            line = cell_record({"context_length": length}, 0, 1, region) | one.record() | {"language": one.sums()}
+            lines.append({name: value for name, value in line.items() if name != "correct"})
+        runs.append((recipe(f"v{i}"), done(cells=lines)))
+    return runs
+
+
+def test_of_many_variants_of_text_those_with_the_lowest_loss_are_drawn_and_no_loss_fails_to_converge(
+    study: Studies,
+) -> None:
+    study(language(*(0.5 + i / 10 for i in range(10))))
+    frame = cells("widths", study.runs)
+    assert list(dict.fromkeys(best_variants(frame, 3)["variant"])) == ["v0", "v1", "v2"]
+    assert len(converged(frame)) == len(frame)
+
+
+def test_what_is_no_share_of_the_questions_has_no_map_and_no_axis_in_per_cent(study: Studies) -> None:
+    errors = NumberScores.from_texts(["30", "5"], ["1", "5"]).to_record()
+    study([(recipe(), done(cells=sums(lambda n: 1.0, numbers=errors)))])
+    frame = cells("widths", study.runs)
+    with pytest.raises(UserError, match="heat_map: mae is no share of the questions; by_length draws it"):
+        heat_map(frame, metric="mae")
+    ax = by_length(frame, metric="mae")
+    assert ax.get_ylabel() == "mean absolute error"
+    assert ax.get_ylim()[1] > 2
 
 
 def test_methods_have_colors_and_models_marks_where_all_combinations_are_there(study: Studies) -> None:

@@ -7,6 +7,7 @@ savings of the same records are the same bytes.
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from itertools import count
@@ -92,10 +93,6 @@ MAX_ROWS = 40
 """Rows of a table that is not folded."""
 
 
-MEANS = ("first_mean", "second_mean")
-"""The columns of differences with the means of both variants."""
-
-
 class Section(NamedTuple):
     """A titled part of a page: figures with captions, then tables."""
 
@@ -104,6 +101,7 @@ class Section(NamedTuple):
     tables: Sequence[Table] = ()
 
 
+@dataclass
 class Subject:
     """What a part of a page is about: the runs of one task with their cells, and what was logged while they trained.
 
@@ -111,17 +109,15 @@ class Subject:
     `baseline` the variant that others are compared with.
     """
 
-    def __init__(
-        self,
-        entries: Sequence[RunEntry],
-        cells: "DataFrame",
-        logged: "DataFrame",
-        names: Iterator[int],
-        metric: str | None,
-        baseline: str | None,
-    ) -> None:
-        self.entries, self.cells, self.logged, self.names = entries, cells, logged, names
-        self.metric, self.baseline = metric, baseline
+    entries: Sequence[RunEntry]
+    cells: "DataFrame"
+    logged: "DataFrame"
+    names: Iterator[int]
+    metric: str | None
+    baseline: str | None
+
+    def __post_init__(self) -> None:
+        cells, logged = self.cells, self.logged
         self.final = reported(cells)
         self.map, self.converged = of_map(self.final), converged(self.final)
         self.is_text, self.has_parts = default_metric(cells) in LANGUAGE_METRICS, has_parts(self.final)
@@ -131,7 +127,7 @@ class Subject:
         names_shown = self.shown["variant"].unique() if len(cells) else logged["variant"].unique()[:MAX_SERIES]
         is_shown = logged["variant"].isin(names_shown)
         self.curves = logged[is_shown] if is_shown.any() else logged
-        self.operator = (entries[0].recipe.get("task") or {}).get("operator")
+        self.operator = (self.entries[0].recipe.get("task") or {}).get("operator")
 
     def embed(self, figure: "Figure", caption: str) -> tuple[Markup, str]:
         """A figure as SVG with its caption; one with a large map as a picture."""
@@ -275,7 +271,9 @@ def pairs(it: Subject) -> Section:
         {
             "pair": f"{row['first']} / {row['second']}",
             "measure": REGION_NAMES.get(row["measure"], "converged seeds"),
-            f"means{', %' * (scale == 100)}": " : ".join(value_text(metric, row[name]) for name in MEANS),
+            f"means{', %' * (scale == 100)}": " : ".join(
+                value_text(metric, each) for each in row[["first_mean", "second_mean"]]
+            ),
             f"difference{unit}": f"{form} [{form}, {form}]".format(*(scale * row[["difference", "low", "high"]])),
             "better, %": percent(row["better"], 0),
             "p": f"{p_text(row['p_holm'])}{' *' * (row['p_holm'] < 0.05)}",
@@ -494,23 +492,19 @@ def _reproduction(entries: Sequence[RunEntry]) -> dict[str, Any]:
     from pandas import DataFrame
 
     firsts = list({one.variant: one for one in reversed(entries)}.values())[::-1][:MAX_ROWS]
-    heads = {one.variant: read_header(one.folder / RECIPE_FILE) for one in firsts}
-    rows = []
+    heads = [read_header(one.folder / RECIPE_FILE) for one in firsts]
+    known: dict[tuple[str, str], list[str]] = {}
     for name in ("parameters", "times", "hardware", "git", "versions"):
-        variants: dict[str, list[str]] = {}
-        for variant, head in heads.items():
-            variants.setdefault(_plain(head.get(name)), []).append(variant)
-        several = len(variants) > 1
-        rows += [
-            {"": name, "of": joined(own, 3) if several else "", " ": text} for text, own in variants.items() if text
-        ]
-    known = DataFrame(rows, columns=["", " ", *["of"] * any(row["of"] for row in rows)])
-    tables = [_table(known)] if rows else []
+        for one, head in zip(firsts, heads, strict=True):
+            known.setdefault((name, _plain(head.get(name))), []).append(one.variant)
+    rows = [(name, text, joined(own, 3)) for (name, text), own in known.items() if text]
+    width = 2 if all(len(own) == len(heads) for own in known.values()) else 3
+    tables = [_table(DataFrame([row[:width] for row in rows], columns=["", " ", "of"][:width]))] if rows else []
     if len(heads) == 1:
         items = [(path, text) for path, text in flatten_settings(firsts[0].recipe).items() if path]
         tables.append(Table(DataFrame(items, columns=["setting", "value"]), fold="Every setting"))
     commands, citations = (
-        list(dict.fromkeys(str(head[name]).strip() for head in heads.values() if head.get(name)))
+        list(dict.fromkeys(str(head[name]).strip() for head in heads if head.get(name)))
         for name in ("command", "bibtex")
     )
     return {"commands": commands, "environment": tables, "citations": citations}
