@@ -214,12 +214,17 @@ def by_count(frame: "DataFrame", ax: "Axes | None" = None) -> "Axes":
 
 
 def training_curves(
-    frame: "DataFrame", ax: "Axes | None" = None, *, y: str = "loss", split: str | None = None
+    frame: "DataFrame",
+    ax: "Axes | None" = None,
+    *,
+    y: str = "loss",
+    split: str | None = None,
+    styles: Mapping[str, Any] = {},
 ) -> "Axes":
     """What was logged of each variant by step, the median over seeds with a band from the lowest to the highest.
 
     `frame` is that of `numerate.results.rows.metrics`; `split` is "validation" or "ood_validation", None for training
-    itself. Raises `UserError` where nothing of the kind was logged.
+    itself; `styles` are those of variants in figures beside it. Raises `UserError` for what was not logged.
 
         training_curves(metrics("quickstart"), y="exact_match", split="validation")
     """
@@ -232,7 +237,7 @@ def training_curves(
         curves.setdefault(variant, []).append((own["step"].tolist(), own[y].tolist()))
     with figure_style():
         ax = ax or new_axes()
-        _draw_seeds(ax, curves, series_styles(frame))
+        _draw_seeds(ax, curves, series_styles(frame) | dict(styles))
         name = {None: "training", "ood_validation": "OOD validation"}.get(split, split)
         is_loss = y in ("loss", "validation_loss")
         ax.set(xlabel="step", ylabel=f"{name} {'loss, nats per token' if is_loss else metric_title(y)}")
@@ -497,17 +502,20 @@ def forests(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "
     return panels(drawn, width, columns=len(regions), height=1.0 + 0.3 * cells["variant"].nunique(), share="y")
 
 
-def training(logged: "DataFrame", kind: str = "training", width: float = PAGE) -> "Figure":
+def training(
+    logged: "DataFrame", kind: str = "training", width: float = PAGE, styles: Mapping[str, Any] = {}
+) -> "Figure":
     """What was logged in training: the loss, and scores on the validation splits; or the validation loss of text."""
     if not len(logged):
         raise UserError(f"plot: {kind} needs runs with metrics; train them first")
+    draw = partial(training_curves, logged, styles=styles)
     if kind == "validation":
-        return panels([("", partial(training_curves, logged, split="validation"))], width, height=3.0)
+        return panels([("", partial(draw, split="validation"))], width, height=3.0)
     score = "accuracy" if "accuracy" in logged else "exact_match"
     scored = logged.loc[logged[score].notna(), "split"].unique() if score in logged else ()
     splits = [name for name in ("validation", "ood_validation") if name in scored]
-    drawn = [("", partial(training_curves, logged, y=score, split=name)) for name in splits]
-    return panels([("", partial(training_curves, logged)), *drawn], width, columns=3, height=2.7)
+    drawn = [("", draw), *(("", partial(draw, y=score, split=name)) for name in splits)]
+    return panels(drawn, width, columns=3, height=2.7)
 
 
 FIGURES: Mapping[str, Callable[..., "Figure"]] = {

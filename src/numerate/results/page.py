@@ -46,7 +46,7 @@ from numerate.results.rows import (
     metrics_of,
     settings_columns,
 )
-from numerate.results.style import figure_style, save, svg
+from numerate.results.style import figure_style, save, series_styles, svg
 from numerate.results.summary import (
     SUCCESS,
     check_metric,
@@ -126,6 +126,7 @@ class Subject:
         self.shown = best_variants(self.final)  # by figures
         names_shown = self.shown["variant"].unique() if len(cells) else logged["variant"].unique()[:MAX_SERIES]
         is_shown = logged["variant"].isin(names_shown)
+        self.styles = series_styles(self.shown)
         self.curves = logged[is_shown] if is_shown.any() else logged
         self.operator = (self.entries[0].recipe.get("task") or {}).get("operator")
 
@@ -152,7 +153,7 @@ def overview(it: Subject) -> Section:
     if it.is_text:
         with suppress(UserError):  # without a validation split
             note = "Validation loss by step; bands: lowest and highest seed."
-            found.append(it.embed(training(it.curves, "validation"), note + few))
+            found.append(it.embed(training(it.curves, "validation", styles=it.styles), note + few))
         return Section(figures=found)
     axes, along = grid_axes(it.map), diagonal(it.map)
     if len(axes) == 2 and len(it.map) > len(along) and is_share(it.metric or "exact_match"):
@@ -312,7 +313,7 @@ def curves(it: Subject) -> Section:
     if not len(it.logged) or it.is_text:
         return Section()
     note = "Medians over seeds; bands: lowest and highest." * (len(it.cells) > 0 and it.has_seeds)
-    return Section("Training", [it.embed(training(it.curves), note)])
+    return Section("Training", [it.embed(training(it.curves, styles=it.styles), note)])
 
 
 def samples(it: Subject) -> Section:
