@@ -235,7 +235,7 @@ def _length_table(it: Subject) -> Iterator[Table]:
         return
     trained = along.loc[along["region"] == "in_distribution", "length"].max()
     beyond = sorted(n for n in along["length"].unique() if not n < trained)
-    kept = along["length"].isin([*beyond[:2], *beyond[:: -max(1, len(beyond) // 6)]])
+    kept = along["length"].isin([*beyond[:2], *beyond[:: -max(1, -(-len(beyond) // 6))]])
     found = summary(along[kept], by=["variant", "length"])
     note = f"Of the converged seeds; behind the dot how many have at least {percent(SUCCESS)} %."
     table = pivot(_sized(found, "length"), ["variant"], "length", success=it.has_seeds)
@@ -498,7 +498,7 @@ def _reproduction(entries: Sequence[RunEntry]) -> dict[str, Any]:
     for name in ("parameters", "times", "hardware", "git", "versions"):
         for one, head in zip(firsts, heads, strict=True):
             known.setdefault((name, _plain(head.get(name))), []).append(one.variant)
-    rows = [(name, text, joined(own, 3)) for (name, text), own in known.items() if text]
+    rows = [(*one, joined(own, 3) * (len(own) < len(heads))) for one, own in known.items() if one[1]]
     width = 2 if all(len(own) == len(heads) for own in known.values()) else 3
     tables = [_table(DataFrame([row[:width] for row in rows], columns=["", " ", "of"][:width]))] if rows else []
     if len(heads) == 1:
