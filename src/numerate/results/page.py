@@ -152,7 +152,7 @@ def overview(it: Subject) -> Section:
         return Section(figures=[it.embed(forests({"": it.shown}, it.metric), FOREST_NOTE + few)])
     if it.is_text:
         with suppress(UserError):  # without a validation split
-            note = "Validation loss by step; bands: lowest and highest seed."
+            note = f"Validation loss by step{'; bands: lowest and highest seed' * it.has_seeds}."
             found.append(it.embed(training(it.curves, "validation", styles=it.styles), note + few))
         return Section(figures=found)
     axes, along = grid_axes(it.map), diagonal(it.map)
