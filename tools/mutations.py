@@ -589,8 +589,8 @@ FAULTS = [
     Fault(
         "failed runs do not lower the success rate",
         "results/runs.py",
-        '.iloc[:, 0].mask(table["status"] == "failed", 0.0)',
-        ".iloc[:, 0]",
+        '.where((status == "done") & is_causal).mask(status == "failed", 0.0)',
+        '.where((status == "done") & is_causal)',
         "tests/results/test_tables.py",
     ),
 ]

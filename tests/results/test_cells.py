@@ -87,8 +87,8 @@ Change = Callable[[bytes], bytes]
         (lambda text: b"[]\n" + text, r"line 1: damaged: no JSON object"),
         (lambda text: text + text.splitlines()[1].replace(b"50", b"51", 1) + b"\n", r"it conflicts with line 2"),
         (
-            lambda text: text.replace(b'{"cell"', b'{"language": null, "cell"', 1),
-            r"damaged: `language` must be",
+            lambda text: text.replace(b'{"cell"', b'{"count": 100, "cell"', 1),
+            "line 1: damaged: `count` must be given once",
         ),
         (lambda text: text.replace(b'{"cell"', b'{"run_id": "other", "cell"', 1), r'`run_id` must be "000000000000"'),
     ],
@@ -125,7 +125,7 @@ def test_runs_named_one_by_one_share_a_variant_if_they_differ_in_the_seed_alone(
         ("b", "b", 0),
     ]
     assert len(cells([folders[0], folders[0] / "."])) == 36
-    with pytest.raises(UserError, match="neither a study nor the folder of a run"):
+    with pytest.raises(UserError, match=r"no study in .* is called"):
         cells([tmp_path / "nowhere", folders[0]])
 
 

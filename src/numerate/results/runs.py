@@ -1,31 +1,38 @@
 """A row for each run of a study: how it stands, the end of its training, and its scores by region; rows in groups."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from numerate.errors import UserError, check_choice
-from numerate.evaluation.statistics import stratified_bootstrap_interval, success_rate
-from numerate.results.rows import (
-    LABEL_METRICS,
-    REGIONS,
-    SCORE_PREFIX,
-    RunEntry,
-    cells_of,
-    find_runs,
-    runs_of,
+from numerate.results.rows import LABEL_METRICS, REGIONS, SCORE_PREFIX, RunEntry, cells_of, find_runs, runs_of
+from numerate.results.selecting import (
+    column_of,
+    differing_within,
+    find_column,
+    find_columns,
+    is_identifier,
+    setting_columns,
+    split_name,
 )
-from numerate.results.selecting import column_format, differing_within, find_column, find_columns, is_identifier
-from numerate.results.summary import STATISTICS, SUCCESS, Score, by_context, groups_of, of_map, reported, score_rows
+from numerate.results.summary import (
+    STATISTICS,
+    SUCCESS,
+    by_context,
+    check_metric,
+    of_map,
+    over_seeds,
+    reported,
+    score_rows,
+    scores,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
     from numerate.results.rows import Runs
-
-_ENDS = ("", ".low", ".high")
 
 
 def results_of(study: "Runs", runs_dir: str | Path | None = None) -> "DataFrame":
@@ -47,11 +54,7 @@ def results_of(study: "Runs", runs_dir: str | Path | None = None) -> "DataFrame"
 
 def with_scores(entries: Sequence[RunEntry]) -> "DataFrame":
     """`results_of` runs that were found already."""
-    runs = runs_of(entries)
-    found = run_scores(cells_of([one for one in entries if one.state is None or one.state.status == "done"]))
-    table = runs.join(found, on="run")
-    tail = [name for name in ("seconds", "worker", "stop_reason", "failure", "error") if name in table]
-    return table[[*(name for name in table if name not in tail), *tail]]
+    return runs_of(entries).join(run_scores(cells_of([one for one in entries if one.is_done])), on="run")
 
 
 def run_scores(frame: "DataFrame") -> "DataFrame":
@@ -72,24 +75,18 @@ def run_scores(frame: "DataFrame") -> "DataFrame":
                 for names in (["run", "region"], ["run"])
             )
             inside = inside[of_region | ~of_run]
-        for key, scores in score_rows(inside, ["run", "region"]):
+        for key, measured in score_rows(inside, ["run", "region"]):
             columns = rows.setdefault(key["run"], {})
-            for metric, score in scores.items():
-                columns |= _score_columns(f"{checkpoint}.{key['region']}", metric, score)
-        for run, reason in (
-            inside[["run", "non_causal_reason"]].dropna().itertuples(index=False)
-            if "non_causal_reason" in inside
-            else ()
-        ):
-            rows.setdefault(run, {})["non_causal_reason"] = reason
+            for metric, score in measured.items():
+                path = f"{checkpoint}.{key['region']}"
+                name = path if metric == "exact_match" else f"{path}.{metric.removeprefix(SCORE_PREFIX)}"
+                columns |= {name: score.value, f"{name}.low": score.low, f"{name}.high": score.high}
+                columns |= {f"{name}.baseline": score.baseline} if metric in LABEL_METRICS else {}
+        if "non_causal_reason" in inside:
+            for run, reason in inside.dropna(subset="non_causal_reason")[["run", "non_causal_reason"]].to_numpy():
+                rows.setdefault(run, {})["non_causal_reason"] = reason
     table = DataFrame.from_dict(rows, orient="index")
     return table[sorted(table, key=_column_order)].dropna(axis="columns", how="all") if len(table) else table
-
-
-def _score_columns(path: str, metric: str, score: Score) -> dict[str, float]:
-    name = path if metric == "exact_match" else f"{path}.{metric.removeprefix(SCORE_PREFIX)}"
-    found = {name: score.value, f"{name}.low": score.low, f"{name}.high": score.high}
-    return found | ({f"{name}.baseline": score.baseline} if metric in LABEL_METRICS else {})
 
 
 def _column_order(name: str) -> tuple[int, int]:
@@ -110,56 +107,61 @@ def group_rows(
     statistic: str = "median",
     threshold: float | None = None,
     success: str | None = None,
-    intervals: bool = True,
 ) -> "DataFrame":
     """A row per group of rows of `results_of` or `cells` with equal values in the columns `by`. Of runs, `label` alone
     stands for a variant: for the label and the settings in which runs of one label differ.
 
+    For each column of results, or each of `columns`, there is the `statistic` over runs (median, iqm, mean), with
+    `.low` and `.high` as in `numerate.summary`: of the median the lowest and the highest run, of the others the 95 %
+    bootstrap interval over five runs and more; and `.seeds`, how many runs have a value. The cells of a run are taken
+    together first, of the reported checkpoint unless groups are by `checkpoint`.
+
     Of runs: how many are `done`, `failed` and not done yet (`left`); `success`, the share of the done or failed runs
-    with at least `threshold` (0.99) in the column `success` (`final.in_distribution`; of labels, the farthest region's
-    accuracy beyond training, named in `success.of`), with Wilson's interval over runs: a failed run did not succeed,
-    and a run of a non-causal model is not counted. Then for each column of numbers, or each of `columns`: `.count`; the
-    `statistic` (median, iqm, mean) such as `.median`, with its 95 % bootstrap interval `.median.low`, `.median.high`;
-    `.lowest` and `.highest`. Seeds are resampled within each setting; a single seed has no interval, nor have several
-    rows of one run. Without `intervals`, which take about a millisecond each, the bootstrap is left out.
+    with at least `threshold` (0.99) in the column `success` (see `success_column`), with Wilson's interval over runs: a
+    failed run did not succeed, and a run of a non-causal model is not counted.
 
         group_rows(results_of("abacus_laptop"), ["label"], columns=["final.ood_test"], statistic="iqm")
 
     Raises `UserError` for missing or non-numeric columns, an unknown statistic, and a threshold outside (0, 1].
     """
-    from pandas import DataFrame
+    from pandas import DataFrame, concat
 
     check_choice("statistic", statistic, STATISTICS)
-    keys = group_keys(table, by)
-    names = value_columns(table, keys, columns)
-    judged = _judged(table, success, threshold)
-    values = table[names].astype("float64").to_numpy()
-    is_of_runs, strata, size = "status" in table, _strata(table), "rows" if "questions" in table else "count"
-    rows = []
-    for key, group in groups_of(table, keys):
-        row, done = dict(key), group
-        if is_of_runs:
-            statuses = table["status"].iloc[group]
-            done, num_failed = group[statuses == "done"], int((statuses == "failed").sum())
-            row |= {"done": len(done), "failed": num_failed, "left": len(group) - len(done) - num_failed}
-            if judged is not None:
-                row |= _success(judged.iloc[group], threshold or SUCCESS)
-        else:
-            row[size] = len(group)
-        resampled = strata[done] if intervals and ("run" not in table or table["run"].iloc[done].is_unique) else None
-        for name, column in zip(names, values[done].T, strict=True):
-            found = _statistics(("results", name, statistic), column, resampled, statistic)
-            row |= {f"{name}.{end}": value for end, value in found.items()}
-        rows.append(row)
-    counts = ["done", "failed", "left"] if is_of_runs else [size]
-    rates = [] if judged is None else [f"success{end}" for end in (*_ENDS, ".count", ".of")]
-    ends = ("count", *(f"{statistic}{end}" for end in _ENDS), "lowest", "highest")
-    types: dict[str, Any] = {name: table[name].dtype for name in keys}
-    for name in (*counts, *rates, *(f"{name}.{end}" for name in names for end in ends)):
-        is_count = name in counts or name.endswith(".count")
-        types[name] = "Int64" if is_count else "str" if name == "success.of" else "float64"
-    found = DataFrame(rows, columns=list(types)).astype(types)
-    return found.sort_values(keys, kind="stable", key=_sort_key)
+    keys, is_of_runs = group_keys(table, by), "status" in table
+    names, found = value_columns(table, keys, columns), []
+    if not (is_of_runs or "checkpoint" in keys):
+        table = reported(table)
+    number = table.groupby(keys, sort=False, dropna=False).ngroup()
+    groups, numbered = table.loc[~number.duplicated(), keys].reset_index(drop=True), table.assign(group=number)
+    if is_of_runs:
+        status = table["status"]
+        for name in ("done", "failed"):
+            groups[name] = (status == name).groupby(number).sum()
+        groups["left"] = number.value_counts().sort_index() - groups["done"] - groups["failed"]
+        if judged := success_column(table, success, threshold):
+            is_causal = table.get("non_causal_reason", status.map({})).isna()
+            values = table[judged].where((status == "done") & is_causal).mask(status == "failed", 0.0)
+            found.append(_of_runs(numbered, "success", values))
+        found += [_of_runs(numbered, name, table[name].where(status == "done")) for name in names]
+    else:
+        groups["runs"] = table.groupby(number)["run"].nunique()
+        found = [scores(numbered, ["group"], name) for name in names]
+    every = concat([one for one in found if len(one)] or found[:1] or [_of_runs(numbered, "", number)[:0]])
+    each = over_seeds(every, ["group", "metric"], statistic, threshold or SUCCESS, statistic != "median")
+    results: dict[str, Series[Any]] = {}
+    for name, own in each.set_index("group").groupby("metric", sort=False):
+        ends = ("success", "success.low", "success.high") if name == "success" else ("value", "low", "high")
+        results |= {f"{name}{end}": own[column] for end, column in zip(("", ".low", ".high"), ends, strict=True)}
+        results[f"{name}.seeds"] = own["seeds"]
+    groups = concat([groups, DataFrame(results, index=groups.index)], axis=1)
+    return groups.sort_values(keys, kind="stable", key=_sort_key)
+
+
+def _of_runs(table: "DataFrame", name: str, values: "Series[Any]") -> "DataFrame":
+    """The values of a column of runs as scores."""
+    ends = {end: table.get(f"{name}.{end}", np.nan) for end in ("low", "high", "baseline")}
+    found = table[["group", "variant"]].assign(metric=name, value=values.astype("float64"), **ends)
+    return found.assign(questions=0, cells=0, excluded=0).dropna(subset="value")
 
 
 def _sort_key(column: "Series[Any]") -> Any:
@@ -179,85 +181,37 @@ def group_keys(table: "DataFrame", by: Sequence[str]) -> list[str]:
     return ["label", *(name for name in settings if name in differing or name == "extended_from")]
 
 
-def setting_columns(table: "DataFrame") -> list[str]:
-    """The columns that tell rows apart, without the run, its seed, and the variant that they make up."""
-    return [name for name in table.columns if is_identifier(name) and name not in ("run", "seed", "variant")]
-
-
-def value_columns(table: "DataFrame", keys: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """The columns of numbers to summarize: the requested ones, otherwise all results except ends of intervals."""
-    numbers = [name for name in table.columns if table[name].dtype.kind in "iuf" and name not in keys]
+def value_columns(table: "DataFrame", keys: Sequence[str], columns: Sequence[str] = ()) -> list[str]:
+    """The columns of numbers to summarize: the requested ones, otherwise of runs all results, of cells those that
+    tables show."""
+    numbers = [name for name in table if table[name].dtype.kind in "iuf" and name not in keys]
     if not columns:
-        bounds = {f"{name}{end}" for name in table.columns for end in (".low", ".high")}
-        return [name for name in numbers if not is_identifier(name) and name not in bounds]
+        chosen = [name for name in numbers if not is_identifier(name) and split_name(name)[3] == ""]
+        return chosen if "status" in table else [name for name in chosen if column_of(name).shown]
     found = dict.fromkeys(name for column in columns for name in find_columns(table, column) if name not in keys)
     for name in found:
         if name not in numbers:
             raise UserError(f"columns: {name} must be a column of numbers")
+        if "status" not in table:
+            check_metric(table, name)
     return list(found)
 
 
-def _judged(table: "DataFrame", column: str | None, threshold: float | None) -> "DataFrame | None":
-    """Of each run the `score` that decides whether it succeeded, and the column that it is `of`: the first that it has
-    of the accuracy beyond training in the regions beyond it, farthest first, and exact match in distribution (of
-    labels, of all labels). 0 for a failed run; none if the run is not done, or its model is not causal."""
-    from pandas import CategoricalDtype
-
+def success_column(table: "DataFrame", column: str | None = None, threshold: float | None = None) -> str | None:
+    """The column by which a run of a table succeeded: as given, else the first that all done runs have of the accuracy
+    of labels beyond training, farthest region first, and exact match in distribution (of labels, of all labels)."""
     trained = "final.in_distribution"
     if column is None:
         beyond = [f"final.{name}.ood_accuracy" for name in reversed(REGIONS) if name != "in_distribution"]
-        found = [name for name in (*beyond, f"{trained}.accuracy", trained) if name in table]
+        done = table[table["status"] == "done"]
+        found = next(
+            (name for name in (*beyond, f"{trained}.accuracy", trained) if name in done and done[name].notna().all()),
+            None,
+        )
     else:
-        found = [find_column(table, column, "success")]
-        if table[found[0]].dtype.kind != "f" or column_format(found[0]) != "share":
-            raise UserError(f"success: must be a column of proportions, such as {trained}, not {found[0]}")
+        found = find_column(table, column, "success")
+        if table[found].dtype.kind != "f" or column_of(found).format != "share":
+            raise UserError(f"success: must be a column of proportions, such as {trained}, not {found}")
     if threshold is not None and not (0 < threshold <= 1 and found):
         raise UserError(f"threshold: must be above 0 and at most 1, of a column such as {trained}, not {threshold}")
-    if not found or "status" not in table:
-        return None
-    is_judged = table["status"] == "done"
-    if "non_causal_reason" in table:
-        is_judged &= table["non_causal_reason"].isna()
-    scores = table[found].where(is_judged, axis=0)
-    of = scores.notna().idxmax(axis=1).where(scores.notna().any(axis=1)).astype(CategoricalDtype(found))
-    score = scores.bfill(axis=1).iloc[:, 0].mask(table["status"] == "failed", 0.0)
-    return score.to_frame("score").assign(of=of)
-
-
-def _success(judged: "DataFrame", threshold: float) -> dict[str, Any]:
-    values = judged["score"].dropna()
-    used = judged["of"].cat.remove_unused_categories().cat.categories
-    found: dict[str, Any] = {"success.count": len(values), "success.of": ", ".join(used) or None}
-    if len(values):
-        rate = success_rate(values, threshold)
-        found |= {"success": rate.value, "success.low": rate.low, "success.high": rate.high}
     return found
-
-
-def _strata(table: "DataFrame") -> Any:
-    """Numbers the settings (without seeds) of the rows."""
-    settings = setting_columns(table)
-    if not settings or not len(table):
-        return np.zeros(len(table), int)
-    return table.groupby(settings, sort=False, dropna=False).ngroup().to_numpy()
-
-
-def _statistics(key: Sequence[object], column: Any, strata: Any | None, statistic: str) -> Mapping[str, float]:
-    """The statistics of the values of one column of one group, by the ends of their columns. The bootstrap interval is
-    over the seeds of each setting; there is none if no setting has two."""
-    is_present = ~np.isnan(column)
-    values = column[is_present]
-    if not len(values):
-        return {"count": 0}
-    found = {statistic: float(STATISTICS[statistic](values[None])[0])}
-    samples: dict[int, list[float]] = {}
-    for stratum, value in zip([] if strata is None else strata[is_present], values, strict=strata is not None):
-        samples.setdefault(stratum, []).append(float(value))
-    if max(map(len, samples.values()), default=0) > 1:
-        low = high = found[statistic]
-        if any(len({*sample}) > 1 for sample in samples.values()):  # otherwise resampling changes nothing
-            low, high = stratified_bootstrap_interval(list(samples.values()), *key, statistic=STATISTICS[statistic])
-        found |= {f"{statistic}.low": low, f"{statistic}.high": high}
-    # Rounding may leave the range of the values: no share is above 1.
-    found = {end: float(np.clip(value, values.min(), values.max())) for end, value in found.items()}
-    return {"count": len(values), "lowest": values.min(), "highest": values.max(), **found}

@@ -1,7 +1,6 @@
 """Columns of tables by parts of their names, and rows by conditions, as the command line has them."""
 
 import json
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -12,12 +11,10 @@ from numerate.errors import UserError, did_you_mean
 from numerate.evaluation.answer_metrics import base_metric
 from numerate.results.rows import (
     COLUMNS,
-    LABEL_METRICS,
-    LANGUAGE_METRICS,
     REGIONS,
     RUN_COLUMNS,
     SCORE_PREFIX,
-    Format,
+    Column,
 )
 from numerate.results.words import joined
 from numerate.runs.engines.engine import FailureKind
@@ -36,24 +33,36 @@ CATEGORIES: dict[str, Sequence[str]] = {
 }
 """The values that a column may have, even if no row has them."""
 
-SHOWN_METRICS = ("number_accuracy", "mae", "log_mae", "log_r2", "bleu", "perplexity")
-"""The metrics of numbers and texts that are shown unless others are named."""
+GROUP_COLUMNS = {
+    **{name: Column(int, "count", "how many runs") for name in ("done", "failed", "left", "runs")},
+    "success": Column(float, "share", "the share of runs that succeeded"),
+}
+"""The columns of groups besides those of what they group."""
 
 
-def column_format(name: str) -> Format:
-    """What a column holds, by its name."""
-    if name.startswith(("final.", "best.")):
-        metric = re.sub(r"\.(low|high|baseline)$", "", name.split(".", 2)[2] if name.count(".") > 1 else "")
-        if metric in ("", "low", "high"):
-            return "share"
-        known = COLUMNS.get(metric) or COLUMNS.get(base_metric(metric))
-        return "number" if metric in LANGUAGE_METRICS else known.format if known else "share"
-    if name.startswith(SCORE_PREFIX):
-        return "share"
-    known = RUN_COLUMNS.get(name) or COLUMNS.get(name)
-    if known is None:
-        return {"success": "share", "done": "count", "failed": "count", "left": "count"}.get(name, "plain")  # type: ignore[return-value]
-    return known.format
+def split_name(name: str) -> tuple[str, str, str, str]:
+    """The checkpoint, the region, the metric and the end in the name of a column; that of exact match does not name it.
+
+    >>> split_name("final.ood_test.mae.low"), split_name("best.ood_test"), split_name("success.high")
+    (('final', 'ood_test', 'mae', 'low'), ('best', 'ood_test', 'exact_match', ''), ('', '', 'success', 'high'))
+    """
+    rest, _, end = name.rpartition(".")
+    rest, end = (rest, end) if rest and end in ("low", "high", "seeds") else (name, "")
+    if not rest.startswith(("final.", "best.")):
+        return "", "", rest, end
+    checkpoint, region, *metric = rest.split(".", 2)
+    return checkpoint, region, metric[0] if metric else "exact_match", end
+
+
+def column_of(name: str) -> Column:
+    """What a column of runs, cells or groups holds, by its name."""
+    checkpoint, _, metric, end = split_name(name)
+    if end == "seeds":
+        return GROUP_COLUMNS["runs"]
+    if checkpoint or name.startswith(SCORE_PREFIX):
+        return COLUMNS.get(base_metric(metric), Column(float, "share", "a score of one's own", shown=True))
+    setting = Column(str, "plain", "a setting, or an axis of cells")
+    return RUN_COLUMNS.get(metric) or COLUMNS.get(metric) or GROUP_COLUMNS.get(metric) or setting
 
 
 def is_identifier(name: str) -> bool:
@@ -62,29 +71,18 @@ def is_identifier(name: str) -> bool:
     >>> [is_identifier(name) for name in ("seed", "model.hidden_size", "loss", "final.ood_test.low")]
     [True, True, False, False]
     """
-    return column_format(name) == "plain"
+    return column_of(name).format == "plain"
 
 
 def is_shown(name: str, names: Sequence[str]) -> bool:
-    """Whether a result is shown if no columns are named, among the columns of a table of runs or of cells."""
-    if "status" not in names:
-        shown = ("exact_match", "ood_accuracy", "ood_accuracy.baseline", "loss", "bits_per_byte", *SHOWN_METRICS)
-        return name in shown or name.startswith(SCORE_PREFIX)
-    checkpoint, _, rest = name.partition(".")
-    if checkpoint not in ("final", "best"):
+    """Whether a table with columns of these names shows a result if none are named: of runs those of the last
+    checkpoint, of labels the accuracy in distribution and beyond it."""
+    checkpoint, region, metric, end = split_name(name)
+    if end or ("status" in names and checkpoint != "final"):
         return name == "non_causal_reason"
-    region, _, metric = rest.partition(".")
-    path = f"{checkpoint}.{region}"
-    if f"{path}.bits_per_byte" in names:
-        return metric in LANGUAGE_METRICS[:3]
-    if not metric:  # of labels the best checkpoint has only its main metric, to limit the width of a row
-        return checkpoint == "final" or not any(f"{path}.{label_metric}" in names for label_metric in LABEL_METRICS)
-    main = "accuracy" if region == "in_distribution" else "ood_accuracy"
-    if metric in (main, f"{main}.baseline"):
-        return metric == main or region != "in_distribution"
-    known = {*COLUMNS, "low", "high", *(f"{one}.baseline" for one in LABEL_METRICS)}
-    is_own = base_metric(re.sub(r"\.(low|high)$", "", metric)) not in known and not metric.endswith((".low", ".high"))
-    return checkpoint == "final" and (metric in SHOWN_METRICS or is_own)
+    if region == "in_distribution" and metric.startswith(("accuracy", "ood_accuracy")):
+        return metric == "accuracy"
+    return column_of(name).shown
 
 
 def find_columns(frame: "DataFrame", name: str, option: str = "columns", *, single: bool = False) -> list[str]:
@@ -153,19 +151,21 @@ def informative_columns(frame: "DataFrame") -> list[str]:
     have values, and the status if not all runs are done. A setting that is the same in all rows of a label is left out:
     the label implies it."""
     names = list(frame.columns)
-    apart = [name for name in names if is_identifier(name) and name not in ("run", "variant")]
-    shown = {name for name in apart if frame[name].nunique(dropna=False) > 1}
+    shown = {name for name in ("label", "seed", *setting_columns(frame)) if frame[name].nunique(dropna=False) > 1}
     if "label" in shown:
-        settings = shown - {"label", "seed"}
-        shown -= settings - {*differing_within(frame, ["label"], sorted(settings))}
+        settings = sorted(shown - {"label", "seed"})
+        shown -= {*settings} - {*differing_within(frame, ["label"], settings)}
     shown = (shown or {"label", "seed"}) | ({"extended_from"} & {*names})
     if "status" in names and (frame["status"] != "done").any():
         shown.add("status")
-    defaults = [name for name in names if is_shown(name, names)]
     validation = ("loss", "validation_exact_match", "ood_validation_exact_match", "validation_loss")
-    measured = [name for name in defaults or validation if name in names and frame[name].notna().any()]
-    shown.update(measured or defaults)
-    return [name for name in names if name in shown]
+    defaults = [name for name in names if is_shown(name, names)] or [name for name in validation if name in names]
+    return [name for name in names if name in shown or (name in defaults and frame[name].notna().any())]
+
+
+def setting_columns(frame: "DataFrame") -> list[str]:
+    """The columns that tell rows apart, without the run, its seed, and the variant that they make up."""
+    return [name for name in frame.columns if is_identifier(name) and name not in ("run", "seed", "variant")]
 
 
 def differing_within(frame: "DataFrame", keys: Sequence[str], names: Sequence[str]) -> list[str]:

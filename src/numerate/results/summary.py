@@ -9,10 +9,10 @@ Every number that people see is made here, by `numerate.evaluation.statistics` a
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import combinations
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -228,7 +228,7 @@ class Score:
 
 
 class _Rows:
-    """The columns of a frame that scores are made of, as plain lists."""
+    """The columns of a frame that scores are made of, as plain lists and arrays."""
 
     def __init__(self, frame: "DataFrame") -> None:
         self.region: list[str] = frame["region"].tolist()
@@ -259,57 +259,20 @@ class _Rows:
         cells = len(at) // repeats
         size = {"questions": int(self.questions[at].sum()) // repeats, "cells": cells}
         size["excluded"] = len(index) // repeats - cells
+        sums = [self.sums[i] for i in at if self.sums[i] is not None]
         found: dict[str, Score] = {}
         if not np.isnan(self.correct[at]).any():
-            sums = [self.sums[i] or {} for i in at]
-            found |= {} if metric == "exact_match" else self._answers(sums, size)
-            found |= self._labels(sums, repeats, size)
             pairs = zip(self.correct[at].astype(int).tolist(), self.questions[at].tolist(), strict=True)
-            mean, of_rows = region_mean(list(pairs), num_repeats=repeats), found.get("exact_match")
-            baseline = np.nan if of_rows is None else of_rows.baseline
-            found = {"exact_match": Score(mean.value, mean.low, mean.high, baseline, **size)} | {
-                name: score for name, score in found.items() if name != "exact_match"
-            }
-        elif self.sums[at[0]] is not None:
-            found |= self._language(at, size)
+            mean = region_mean(list(pairs), num_repeats=repeats)
+            found = {"exact_match": Score(mean.value, mean.low, mean.high, **size)}
+            if len(sums) == len(at):
+                found |= _labels(sums, repeats, size, found["exact_match"])
+            if sums and metric != "exact_match":
+                found |= _answers(sums, size)
+        elif sums:
+            portions = [(self.chunk[i], Likelihoods.from_sums(self.sums[i]["language"])) for i in at]
+            found = _language(merge_portions(portions), size)
         return found | self._own_scores(at, size)
-
-    def _labels(self, sums: Sequence[Any], repeats: int, size: Mapping[str, int]) -> dict[str, Score]:
-        """The metrics of labels, each row once for all of its position offsets; nothing without labels."""
-        parts = [LabelCounts.from_record(one) for one in sums]
-        known = [one for one in parts if one is not None]
-        if len(known) < len(parts):
-            return {}
-        labels = replace(LabelCounts.merge(known), num_offsets=repeats)
-        found = {}
-        for name in METRICS:
-            if (score := labels.score_with_interval(name)) is not None:
-                baseline = labels.baseline(name)
-                ends = (score.low, score.high, np.nan if baseline is None else baseline)
-                found[str(name)] = Score(score.value, *ends, **{**size, "questions": score.count})
-        return found
-
-    @staticmethod
-    def _answers(sums: Sequence[Any], size: Mapping[str, int]) -> dict[str, Score]:
-        """The metrics of number and text answers, over all questions and as means over cells."""
-        pooled = pooled_metrics(map(NumberScores.from_record, sums), map(TextScores.from_record, sums))
-        ends = {name: [pooled.get(f"{name}.{end}", np.nan) for end in ("low", "high")] for name in METRIC_NAMES}
-        return {
-            name: Score(cast(float, pooled[name]), *cast(Any, ends[name]), **size)
-            for name in METRIC_NAMES
-            if pooled.get(name) is not None
-        }
-
-    def _language(self, at: Any, size: Mapping[str, int]) -> dict[str, Score]:
-        """The metrics of text, over all its tokens; no chunk counts twice."""
-        portions = [(self.chunk[i], Likelihoods.from_sums(self.sums[i]["language"])) for i in at]
-        merged = merge_portions(portions)
-        intervals = {"loss": merged.loss_interval(), "bits_per_byte": merged.bits_per_byte_interval()}
-        return {
-            name: Score(value, *(intervals.get(name) or ()), **{**size, "questions": merged.tokens})
-            for name in LANGUAGE_METRICS
-            if (value := getattr(merged, name)) is not None
-        }
 
     def _own_scores(self, at: Any, size: Mapping[str, int]) -> dict[str, Score]:
         """The scores of a kind of one's own: means over questions; of records without answers over cells."""
@@ -326,6 +289,41 @@ class _Rows:
         return found
 
 
+def _labels(sums: Sequence[Any], repeats: int, size: Mapping[str, int], exact_match: Score) -> dict[str, Score]:
+    """The metrics of labels, each row once for all of its position offsets; nothing without labels. Exact match stays
+    the mean over cells."""
+    parts = [one for one in map(LabelCounts.from_record, sums) if one is not None]
+    if len(parts) < len(sums):
+        return {}
+    labels, found = replace(LabelCounts.merge(parts), num_offsets=repeats), {}
+    for name in METRICS:
+        if (score := labels.score_with_interval(name)) is not None:
+            baseline = labels.baseline(name)
+            ends = (score.low, score.high, np.nan if baseline is None else baseline)
+            found[str(name)] = Score(score.value, *ends, **{**size, "questions": score.count})
+    return found | {"exact_match": replace(exact_match, baseline=found["exact_match"].baseline)}
+
+
+def _answers(sums: Sequence[Any], size: Mapping[str, int]) -> dict[str, Score]:
+    """The metrics of number and text answers, over all questions and as means over cells."""
+    pooled: Any = pooled_metrics(map(NumberScores.from_record, sums), map(TextScores.from_record, sums))
+    return {
+        name: Score(value, pooled.get(f"{name}.low", np.nan), pooled.get(f"{name}.high", np.nan), **size)
+        for name in METRIC_NAMES
+        if (value := pooled.get(name)) is not None
+    }
+
+
+def _language(merged: Likelihoods, size: Mapping[str, int]) -> dict[str, Score]:
+    """The metrics of text, over all its tokens."""
+    intervals = {"loss": merged.loss_interval(), "bits_per_byte": merged.bits_per_byte_interval()}
+    return {
+        name: Score(value, *(intervals.get(name) or ()), **{**size, "questions": merged.tokens})
+        for name in LANGUAGE_METRICS
+        if (value := getattr(merged, name)) is not None
+    }
+
+
 def scores(frame: "DataFrame", by: Sequence[str] = ("variant", "region"), metric: str | None = None) -> "DataFrame":
     """One row for each run and each value of the columns `by`: the metric of the run's cells there, with the columns of
     `Score`.
@@ -337,12 +335,8 @@ def scores(frame: "DataFrame", by: Sequence[str] = ("variant", "region"), metric
 
     metric = metric or default_metric(frame)
     rows, keys = _Rows(frame), [*dict.fromkeys([*by, "variant", "seed", "run"])]
-    found = []
-    for key, index in groups_of(frame, keys):
-        if (score := rows.score(index, metric)) is not None:
-            found.append({**key, **vars(score)})
-    names = [*keys, *Score.__dataclass_fields__]
-    table = DataFrame(found, columns=names)
+    found = [key | vars(one) for key, i in groups_of(frame, keys) if (one := rows.score(i, metric)) is not None]
+    table = DataFrame(found, columns=[*keys, *Score.__dataclass_fields__])
     return table.astype({name: frame[name].dtype for name in keys if len(table)}).assign(metric=metric)
 
 
@@ -370,12 +364,13 @@ def groups_of(frame: "DataFrame", keys: Sequence[str]) -> Iterator[tuple[dict[st
 
 @dataclass(frozen=True)
 class Seeds:
-    """Values of one metric over seeds. `single` is the interval over questions of a single one."""
+    """Values of one metric over seeds. `single` is the interval over questions of a single one. Several `variants` are
+    resampled apart."""
 
     values: tuple[float, ...]
     statistic: str = "median"
     single: tuple[float, float] = (np.nan, np.nan)
-    key: tuple[object, ...] = ("report",)
+    variants: tuple[object, ...] = ()
 
     @cached_property
     def value(self) -> float:
@@ -390,10 +385,12 @@ class Seeds:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % bootstrap interval over seeds; the range of fewer than `MIN_SEEDS`."""
-        if len(self.values) < MIN_SEEDS:
+        if len(self.values) < MIN_SEEDS or len({*self.values}) == 1:
             return self.range
-        statistic = STATISTICS[self.statistic]
-        return stratified_bootstrap_interval([self.values], *self.key, statistic=statistic)
+        samples: dict[object, list[float]] = {}
+        for variant, value in zip(self.variants or [None] * len(self.values), self.values, strict=True):
+            samples.setdefault(variant, []).append(value)
+        return stratified_bootstrap_interval(list(samples.values()), "report", statistic=STATISTICS[self.statistic])
 
 
 def summary(
@@ -418,8 +415,6 @@ def summary(
     By `region`, the cells are those of the map that every run has (`shared_cells`), and several regions out of
     distribution are also one, `ood`. Raises `UserError` for a metric or a column that no cell has.
     """
-    from pandas import DataFrame
-
     check_choice("statistic", statistic, STATISTICS)
     if metric is not None:
         check_metric(frame, metric)
@@ -430,25 +425,37 @@ def summary(
         chosen = diagonal(chosen)
     if "region" in by:
         chosen = with_all_ood(shared_cells(of_map(chosen)))
-    found = scores(chosen, by, metric)
+    return over_seeds(scores(chosen, by, metric), [*by, "metric"], statistic, threshold, bootstrap)
+
+
+def over_seeds(
+    found: "DataFrame",
+    by: Sequence[str],
+    statistic: str = "median",
+    threshold: float = SUCCESS,
+    bootstrap: bool = False,
+) -> "DataFrame":
+    """One row for each value of the columns `by` of scores of runs, with the columns of `summary`."""
+    from pandas import DataFrame
+
+    of_first = ("questions", "cells", "excluded")
+    columns = {name: found[name].tolist() for name in ("value", "low", "high", "variant", *of_first)}
+    baseline = found["baseline"].to_numpy("float64")
     rows = []
     for key, index in groups_of(found, by):
-        group = found.iloc[index]
-        first = group.iloc[0]
-        seeds = Seeds(tuple(group["value"]), statistic, (first["low"], first["high"]))
+        first, each = index[0], {name: tuple(columns[name][i] for i in index) for name in ("value", "variant")}
+        seeds = Seeds(each["value"], statistic, (columns["low"][first], columns["high"][first]), each["variant"])
         low, high = seeds.interval if bootstrap else seeds.range
         rate = success_rate(seeds.values, threshold)
+        known = baseline[index][~np.isnan(baseline[index])]
         rows.append(
             key
-            | {"metric": first["metric"], "seeds": len(group), "value": seeds.value, "low": low, "high": high}
-            | {
-                "baseline": group["baseline"].max(),
-                **{name: first[name] for name in ("questions", "cells", "excluded")},
-            }
+            | {"seeds": len(index), "value": seeds.value, "low": low, "high": high}
+            | {"baseline": max(known, default=np.nan), **{name: columns[name][first] for name in of_first}}
             | {"success": rate.value, "success.low": rate.low, "success.high": rate.high}
         )
-    names = [*by, "metric", "seeds", "value", "low", "high", "baseline", "questions", "cells", "excluded"]
-    return DataFrame(rows, columns=[*names, "success", "success.low", "success.high"])
+    names = [*by, "seeds", "value", "low", "high", "baseline", *of_first, "success", "success.low", "success.high"]
+    return DataFrame(rows, columns=names)
 
 
 # Differences ----------------------------------------------------------------------------------------------------------
@@ -475,73 +482,49 @@ def differences(frame: "DataFrame", *, metric: str | None = None, baseline: str 
     chosen = of_map(reported(frame))
     if "non_causal_reason" in chosen:
         chosen = chosen[chosen["non_causal_reason"].isna()]
+    name, lower = metric or default_metric(chosen), metric is not None and is_lower_better(metric)
     seeds = chosen.groupby("variant", sort=False)["run"].nunique()
     variants = [name for name in seeds.index[seeds > 1] if name != baseline]
     variants = [baseline, *variants] if baseline is not None and seeds.get(baseline, 0) > 1 else variants
-    pairs = (
-        list(combinations(variants, 2)) if len(variants) <= MAX_ALL_PAIRS else [(v, variants[0]) for v in variants[1:]]
-    )
-    lower = metric is not None and is_lower_better(metric)
+    is_few = len(variants) <= MAX_ALL_PAIRS
+    pairs = list(combinations(variants, 2)) if is_few else [(other, variants[0]) for other in variants[1:]]
+    trained, regions = chosen.iloc[:0], [*REGIONS, ALL_OOD]
+    if metric is None:
+        trained = scores(chosen[chosen["region"] == "in_distribution"])
+        trained = trained.assign(value=(trained["value"] >= CONVERGED).astype(float))
+        kept = converged(chosen)
+        chosen, regions = kept[~kept["overlaps_training"].astype(bool)], regions[1:]
+    shared = len(shared_cells(chosen)) == len(chosen)
+    found = scores(with_all_ood(chosen), metric=name) if shared else None
+    measured: dict[str, list[tuple[tuple[str, str], SeedValues, SeedValues]]] = {}
+    for pair in pairs:
+        own = found
+        if own is None:
+            own = scores(with_all_ood(shared_cells(chosen[chosen["variant"].isin(pair)])), metric=name)
+        for measure, inside in (
+            ("converged", trained),
+            *((region, own[own["region"] == region]) for region in regions),
+        ):
+            one, two = (_by_seed(inside[inside["variant"] == variant]) for variant in pair)
+            if min(len(one), len(two)) > 1:
+                measured.setdefault(measure, []).append((pair, one, two))
     rows: list[dict[str, Any]] = []
-    for measure, values_of in _measures(chosen, metric).items():
-        measured = [(pair, *values_of(pair)) for pair in pairs]
-        measured = [one for one in measured if min(len(one[1]), len(one[2])) > 1]
-        tested = [_test(measure, first, second, len(measured), lower) for _, first, second in measured]
+    for measure in [one for one in ("converged", *regions) if one in measured]:
+        tested = [_test(measure, one, two, len(measured[measure]), lower) for _, one, two in measured[measure]]
         corrected = holm([row["p"] for row in tested])
-        for (pair, *_), row, p in zip(measured, tested, corrected, strict=True):
-            rows.append({"measure": measure, "first": pair[0], "second": pair[1], **row, "p_holm": p})
-            rows[-1]["pairs"] = len(tested)
+        for (pair, *_), row, p in zip(measured[measure], tested, corrected, strict=True):
+            of_pair = {"measure": measure, "first": pair[0], "second": pair[1], "pairs": len(tested)}
+            rows.append({**of_pair, **row, "p_holm": p})
     names = ["measure", "first", "second", "first_mean", "second_mean", "difference", "low", "high", "better"]
-    return DataFrame(rows, columns=[*names, "p", "p_holm", "p_min", "pairs", "test"]).assign(
-        metric=metric or default_metric(chosen)
-    )
+    return DataFrame(rows, columns=[*names, "p", "p_holm", "p_min", "pairs", "test"]).assign(metric=name)
 
 
 SeedValues = Mapping[Any, float]
 """The score of each seed."""
 
-Measure = Callable[[tuple[str, str]], tuple[SeedValues, SeedValues]]
-"""The scores of the seeds of both variants of a pair."""
 
-
-def _measures(frame: "DataFrame", metric: str | None) -> dict[str, Measure]:
-    """What pairs of variants are compared by: see `differences`."""
-    order = [*REGIONS, ALL_OOD]
-    if metric is not None:
-        found = scores(with_all_ood(shared_cells(frame)), ["variant", "region"], metric)
-        return {region: partial(_by_seed, found, region) for region in order if (found["region"] == region).any()}
-    trained = scores(frame[frame["region"] == "in_distribution"], ["variant", "region"])
-    successes = trained.assign(value=(trained["value"] >= CONVERGED).astype(float))
-    kept, name = converged(frame), default_metric(frame)
-    beyond = with_all_ood(kept[~kept["overlaps_training"].astype(bool)])
-    by_region: dict[str, Measure] = {}
-    for region in order[1:]:
-        inside = beyond[beyond["region"] == region]
-        if not len(inside):
-            continue
-        if len(shared_cells(inside)) == len(inside):  # all pairs have all cells
-            by_region[region] = partial(_by_seed, scores(inside, ["variant", "region"], name), region)
-        else:
-            by_region[region] = partial(_over_shared_cells, inside, region, name)
-    return {"converged": partial(_by_seed, successes, "in_distribution")} | by_region
-
-
-def _over_shared_cells(
-    frame: "DataFrame", region: str, metric: str, pair: tuple[str, str]
-) -> tuple[SeedValues, SeedValues]:
-    """The scores over the cells that both variants of a pair have."""
-    inside = shared_cells(frame[frame["variant"].isin(pair)])
-    return _by_seed(scores(inside, ["variant", "region"], metric), region, pair)
-
-
-def _by_seed(found: "DataFrame", region: str, pair: tuple[str, str]) -> tuple[SeedValues, SeedValues]:
-    """The scores of the seeds of a pair in a region."""
-    inside = found[found["region"] == region]
-    one, two = (inside[inside["variant"] == name] for name in pair)
-    return (
-        dict(zip(one["seed"].tolist(), one["value"].tolist(), strict=True)),
-        dict(zip(two["seed"].tolist(), two["value"].tolist(), strict=True)),
-    )
+def _by_seed(found: "DataFrame") -> SeedValues:
+    return dict(zip(found["seed"].tolist(), found["value"].tolist(), strict=True))
 
 
 def _test(measure: str, first: SeedValues, second: SeedValues, num_pairs: int, lower: bool) -> dict[str, Any]:

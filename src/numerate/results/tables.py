@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numerate.errors import UserError, check_choice
-from numerate.evaluation.answer_metrics import ANSWER_METRICS
-from numerate.results.rows import LOWER_BETTER, REGIONS
-from numerate.results.runs import group_keys, group_rows, setting_columns, value_columns
+from numerate.reports.output_files import check_output_file, write_output
+from numerate.results.rows import LOWER_BETTER, REGIONS, RUN_COLUMNS
+from numerate.results.runs import group_keys, group_rows, success_column, value_columns
 from numerate.results.selecting import (
     RUN_STATUSES,
-    column_format,
+    column_of,
     differing_within,
     informative_columns,
     is_identifier,
     is_shown,
     plain_values,
+    setting_columns,
     sort_rows,
+    split_name,
 )
 from numerate.results.summary import MIN_SEEDS, SUCCESS
 from numerate.results.words import joined, number, percent, value_text
@@ -78,47 +80,46 @@ def pivot(found: "DataFrame", rows: Sequence[str], column: str, *, success: bool
 # What a table says ----------------------------------------------------------------------------------------------------
 
 _NOTES = {
-    "language": "final: the last checkpoint; best: the one with the lowest loss on the validation split. Loss is in "
-    "nats per token and depends on the tokenizer, as perplexity, its exp, does; bits per byte does not.",
-    "region": "final: the last checkpoint; best: the best checkpoint on OOD validation, which therefore has no column "
-    "for it. Exact match, mean over the cells of each region.",
-    "labels": "ood_accuracy, accuracy: of all labels of a region; baseline: the score of memorizing the trained counts "
-    "or of the best constant answer.",
-    "answers": "Metrics of numbers and texts are over all questions of a region, those with (mean of modules) means "
+    "exact_match": "Results are of the last checkpoint, columns=best has those of the best one on OOD validation. "
+    "Exact match is the mean over the cells of a region.",
+    "loss": "Results are of the last checkpoint. Loss is in nats per token and depends on the tokenizer, as "
+    "perplexity, its exp, does; bits per byte does not.",
+    "ood_accuracy": "ood_accuracy, accuracy: of all labels of a region; baseline: the score of memorizing the trained "
+    "counts or of the best constant answer.",
+    "log_mae": "Metrics of numbers and texts are over all questions of a region, those with (mean of modules) means "
     "over the cells. r2 and mae are of the numbers, log_r2 and log_mae of sign(x) log10(|x| + 1).",
-    "extended": "extended_from: the budget in steps that a run had before it was extended. Its learning rates, which "
-    "depend on the budget, are not those of a new run.",
+    "extended_from": "extended_from: the budget in steps that a run had before it was extended. Its learning rates, "
+    "which depend on the budget, are not those of a new run.",
 }
+"""What columns mean, said where they are shown."""
 
 
 def table_of(frame: "DataFrame", notes: Sequence[str] = ()) -> Table:
-    """The columns of a frame as texts, shares in per cent."""
+    """The columns of a frame as texts, shares in per cent, results with the ends of their intervals in brackets."""
     from pandas import DataFrame
 
-    texts = DataFrame(
-        {header(name): [cell_text(name, value) for value in plain_values(frame[name])] for name in frame.columns},
-        dtype="str",
-    )
-    num_keys = next((i for i, name in enumerate(frame.columns) if not is_identifier(name)), len(frame.columns))
-    return Table(texts, {}, notes, num_keys)
+    texts: dict[str, list[str]] = {}
+    intervals: dict[str, Sequence[Interval | None]] = {}
+    names = list(frame.columns)
+    for name in names:
+        if split_name(name)[3] in ("low", "high") and name.rpartition(".")[0] in names:
+            continue
+        ends = [f"{name}.{end}" for end in ("low", "high")]
+        known = [plain_values(frame[one]) for one in [name, *(ends if {*ends} <= {*names} else ())]]
+        texts[header(name)] = [estimate_text(name, *one) for one in zip(*known, strict=True)]
+        if len(known) > 1:
+            rows = zip(*known, strict=True)
+            intervals[header(name)] = [None if None in one else one for one in rows]
+    num_keys = next((i for i, name in enumerate(names) if not is_identifier(name)), len(names))
+    return Table(DataFrame(texts, dtype="str"), intervals, notes, num_keys)
 
 
 def table_of_runs(runs: "DataFrame") -> Table:
     """The runs of a study as people want them: what tells them apart, the main results, and notes on what they mean and
     on runs that are missing."""
-    names = list(runs.columns)
-    metrics = {name.split(".", 2)[2] for name in names if name.startswith(("final.", "best.")) and name.count(".") > 1}
-    is_text = "bits_per_byte" in metrics
-    has_scores = any(name.startswith(("final.", "best.")) for name in names)
-    kinds = [("language", is_text), ("region", has_scores and not is_text), ("labels", "accuracy" in metrics)]
-    kinds += [
-        ("answers", not is_text and not metrics.isdisjoint(ANSWER_METRICS)),
-        ("extended", "extended_from" in names),
-    ]
-    notes = [_NOTES[kind] for kind, applies in kinds if applies]
-    if "non_causal_reason" in names:
-        notes += [f"not comparable (non-causal): {reason}" for reason in runs["non_causal_reason"].dropna().unique()]
-    if "plan" in names:
+    shown = informative_columns(runs)
+    notes = [*_meanings(shown), *_non_causal(runs)]
+    if "plan" in runs:
         earlier = int((runs["plan"] == "earlier").sum())
         notes.append(f"{earlier:,} of earlier plans, not of the current one; where=plan=current leaves them out")
     statuses, count = runs["status"].value_counts(), len(runs)
@@ -127,7 +128,19 @@ def table_of_runs(runs: "DataFrame") -> Table:
         notes.append(f"{count:,} {'run' if count == 1 else 'runs'}: {counted}")
     if statuses.get("failed", 0):
         notes.append("where=status=failed columns=label,seed,failure,error shows why runs failed")
-    return table_of(runs[informative_columns(runs)], notes)
+    return table_of(runs[shown], notes)
+
+
+def _meanings(shown: Sequence[str]) -> list[str]:
+    metrics = {
+        split_name(name)[2] for name in shown if name.startswith("final.") or name in RUN_COLUMNS.keys() - {"loss"}
+    }
+    return [note for name, note in _NOTES.items() if name in metrics]
+
+
+def _non_causal(rows: "DataFrame") -> list[str]:
+    reasons = rows["non_causal_reason"].dropna().unique() if "non_causal_reason" in rows else ()
+    return [f"not comparable (non-causal), and no success: {reason}" for reason in reasons]
 
 
 def table_of_groups(
@@ -140,72 +153,39 @@ def table_of_groups(
     threshold: float | None = None,
     success: str | None = None,
 ) -> Table:
-    """`group_rows` for people: counts, successes, and of each result the median with the lowest and highest seed, or
-    another statistic with its bootstrap interval. By default the results at the last checkpoint that runs show."""
-    from pandas import DataFrame
-
+    """`group_rows` for people: counts, successes, and of each result the statistic with its interval. By default the
+    results at the last checkpoint that runs show."""
     keys = group_keys(rows, by)
     names = value_columns(rows, keys, columns)
     if not columns:
-        defaults = [name for name in names if is_shown(name, list(rows.columns))]
-        names = [name for name in defaults if name.startswith("final.")] or defaults
+        names = [name for name in names if is_shown(name, list(rows.columns))] or names[:1]
     options: Any = {"statistic": statistic, "threshold": threshold, "success": success}
-    needs_intervals = statistic != "median" or bool(order)
-    groups = group_rows(rows, keys, columns=names or columns, intervals=needs_intervals, **options)
-    groups = sort_rows(groups, *order)
-    texts = {header(name): [cell_text(name, one) or "none" for one in plain_values(groups[name])] for name in keys}
-    counts = ("done", "failed", "left") if "status" in rows else ("rows" if "rows" in groups else "count",)
-    for name in counts:
-        if (name in ("done", counts[-1]) and name != "left") or groups[name].any():
-            texts[name] = [f"{value:,}" for value in groups[name]]
-    if "success" in groups:
-        rates = zip(*(plain_values(groups[f"success{end}"]) for end in (".count", "", ".low", ".high")), strict=True)
-        texts["success"] = [
-            "" if rate is None else f"{round(rate * count)}/{count} [{percent(low, 0)}, {percent(high, 0)}]"
-            for count, rate, low, high in rates
-        ]
-        if groups["success.of"].nunique() > 1:
-            texts["success.of"] = [name or "" for name in plain_values(groups["success.of"])]
-    bounds = ("lowest", "highest") if statistic == "median" else (f"{statistic}.low", f"{statistic}.high")
-    intervals: dict[str, Sequence[Interval | None]] = {}
-    for name in names:
-        values = [plain_values(groups[f"{name}.{end}"]) for end in ("count", statistic, *bounds)]
-        estimates = [one[1:] if one[0] > 1 else (one[1], None, None) for one in zip(*values, strict=True)]
-        texts[header(name)] = [estimate_text(name, *one) for one in estimates]
-        intervals[header(name)] = [None if None in one else one for one in estimates]
-    notes = _group_notes(rows, keys, statistic, groups, threshold or SUCCESS) if names else []
-    return Table(DataFrame(texts, dtype="str"), intervals, notes, len(keys))
+    groups = sort_rows(group_rows(rows, keys, columns=names or columns, **options), *order)
+    hidden = [name for name in ("failed", "left") if name in groups and not groups[name].any()]
+    hidden += [name for name in groups if split_name(name)[3] == "seeds"]
+    table = table_of(groups.drop(columns=hidden))
+    of_keys = {header(name): table.texts[header(name)].replace("", "none") for name in keys}
 
-
-def _group_notes(
-    rows: "DataFrame", keys: Sequence[str], statistic: str, groups: "DataFrame", threshold: float
-) -> list[str]:
-    """What the numbers of a table of groups are, and what groups take together."""
     is_of_runs = "status" in rows
-    of, counted = ("done runs", rows[rows["status"] == "done"]) if is_of_runs else ("rows", rows)
+    of, counted = ("done runs", rows[rows["status"] == "done"]) if is_of_runs else ("runs", rows)
     words = {"median": "Median", "iqm": "Interquartile mean", "mean": "Mean"}[statistic]
-    note = f"{words} of the {of} [lowest, highest]."
+    brackets = "lowest, highest"
     if statistic != "median":
-        is_few = (counted.groupby(list(keys), dropna=False).size() < MIN_SEEDS).any()
-        few = f" Of fewer than {MIN_SEEDS} seeds such an interval is too narrow." if is_few else ""
-        note = f"{words} of the {of} [95 % bootstrap interval over seeds].{few}"
-    notes = [note]
-    if "non_causal_reason" in rows:
-        reasons = rows["non_causal_reason"].dropna().unique()
-        notes += [f"not comparable (non-causal), and no success counted: {reason}" for reason in reasons]
-    notes += [_NOTES["extended"]] * ("extended_from" in rows)
+        is_few = bool((counted.groupby(keys, dropna=False).size() < MIN_SEEDS).any())
+        brackets = "95 % bootstrap interval over seeds" + f"; of fewer than {MIN_SEEDS} the lowest, highest" * is_few
+    is_single = bool((counted.groupby(keys, dropna=False)["run"].nunique() == 1).any())
+    notes = [f"{words} of the {of} [{brackets}{'; of a single one over questions' * is_single}]."]
+    notes += [*_non_causal(rows), *[_NOTES["extended_from"]] * ("extended_from" in rows)]
     if "success" in groups:
-        used = [name for name in dict.fromkeys(", ".join(groups["success.of"].dropna()).split(", ")) if name]
-        farthest = ", each the farthest that it has," * (len(used) > 1)
+        judged = success_column(rows, success, threshold)
         notes.append(
-            f"success: runs with {' or '.join(used)}{farthest} of at least {percent(threshold)} %, of those done or "
-            "failed; failed runs count as unsuccessful [Wilson's 95 % interval, in per cent]."
+            f"success: runs with {judged} of at least {percent(threshold or SUCCESS)} %, of those done or "
+            "failed; failed runs count as unsuccessful [Wilson's 95 % interval]."
         )
     if merged := _merged_columns(rows, keys):
-        what = "Runs" if is_of_runs else "Rows"
-        apart = ",".join([*keys, *merged])
+        what, apart = "Runs" if is_of_runs else "Cells", ",".join([*keys, *merged])
         notes.append(f"{what} that differ in {joined(merged)} are grouped together; group={apart} separates them.")
-    return notes
+    return table._replace(texts=table.texts.assign(**of_keys), notes=notes, num_keys=len(keys))
 
 
 def _merged_columns(rows: "DataFrame", keys: Sequence[str]) -> list[str]:
@@ -218,7 +198,7 @@ def _merged_columns(rows: "DataFrame", keys: Sequence[str]) -> list[str]:
 
 def header(name: str) -> str:
     """The header of a column: its name, with the unit of a share."""
-    return f"{name}, %" if column_format(name) == "share" else name
+    return f"{name}, %" if column_of(name).format == "share" else name
 
 
 def cell_text(name: str, value: Any) -> str:
@@ -229,17 +209,15 @@ def cell_text(name: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return " ".join("".join(letter if letter.isprintable() else " " for letter in value).split())
-    kind = column_format(name)
-    if kind == "share" and 0 <= value <= 1:
+    form = column_of(name).format
+    if form == "share" and 0 <= value <= 1:
         return percent(value)
-    return str(value) if kind == "plain" or isinstance(value, dict) else number(value)
+    return str(value) if form == "plain" or isinstance(value, dict) else number(value)
 
 
-def estimate_text(name: str, value: float | None, low: float | None, high: float | None) -> str:
+def estimate_text(name: str, value: Any, low: float | None = None, high: float | None = None) -> str:
     """A value followed by its interval: `93.1 [88, 97.4]`, with a space that does not break inside of it."""
-    if value is None:
-        return ""
-    if low is None or high is None:
+    if value is None or low is None or high is None:
         return cell_text(name, value)
     return f"{cell_text(name, value)} [{cell_text(name, low)},\N{NO-BREAK SPACE}{cell_text(name, high)}]"
 
@@ -363,8 +341,6 @@ def render(frame: "DataFrame | Table", format: str, width: int | None = None, ma
         )()
     plain = frame.drop(columns=["sums"], errors="ignore")
     if format == "csv":
-        flags = plain.select_dtypes(["bool", "boolean"]).columns
-        plain = plain.assign(**{name: plain[name].map({True: "true", False: "false"}) for name in flags})
         return str(plain.to_csv(index=False, lineterminator="\n"))
     rows = plain.astype(object).where(plain.notna(), None).to_dict("records")
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
