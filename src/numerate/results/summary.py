@@ -488,10 +488,10 @@ def differences(frame: "DataFrame", *, metric: str | None = None, baseline: str 
     variants = [baseline, *variants] if baseline is not None and seeds.get(baseline, 0) > 1 else variants
     is_few = len(variants) <= MAX_ALL_PAIRS
     pairs = list(combinations(variants, 2)) if is_few else [(other, variants[0]) for other in variants[1:]]
-    trained, regions = chosen.iloc[:0], [*REGIONS, ALL_OOD]
+    regions, of_training = [*REGIONS, ALL_OOD], {}
     if metric is None:
         trained = scores(chosen[chosen["region"] == "in_distribution"])
-        trained = trained.assign(value=(trained["value"] >= CONVERGED).astype(float))
+        of_training = {"converged": trained.assign(value=(trained["value"] >= CONVERGED).astype(float))}
         kept = converged(chosen)
         chosen, regions = kept[~kept["overlaps_training"].astype(bool)], regions[1:]
     shared = len(shared_cells(chosen)) == len(chosen)
@@ -501,10 +501,8 @@ def differences(frame: "DataFrame", *, metric: str | None = None, baseline: str 
         own = found
         if own is None:
             own = scores(with_all_ood(shared_cells(chosen[chosen["variant"].isin(pair)])), metric=name)
-        for measure, inside in (
-            ("converged", trained),
-            *((region, own[own["region"] == region]) for region in regions),
-        ):
+        of_regions = {region: own[own["region"] == region] for region in regions}
+        for measure, inside in (of_training | of_regions).items():
             one, two = (_by_seed(inside[inside["variant"] == variant]) for variant in pair)
             if min(len(one), len(two)) > 1:
                 measured.setdefault(measure, []).append((pair, one, two))

@@ -11,9 +11,9 @@ Header = Mapping[str, Any]
 
 
 def label_runs(folders: Sequence[Path], headers: Sequence[Header], labels: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The label and the variant of each run: the name that all runs of its recipe's folder share, or that of the folder;
-    and this with the settings in which runs of the label differ. Extended and unfinished runs, and those on other
-    contents of the same files, are other variants, and so is a second run of a seed.
+    """The label and the variant of each run: the name that all runs in its recipe's folder share, or the folder's; and
+    this with the settings in which runs of the label differ. Extended and unfinished runs, and those on other contents
+    of the same files, are other variants, and so is a second run of a seed.
 
     `labels` renames runs by these names (`{"addition_abacus": "Abacus"}`).
     """
