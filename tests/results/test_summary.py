@@ -112,7 +112,7 @@ def test_numbers_are_pooled_over_questions_and_text_over_tokens(study: Studies) 
         for i, (one, region) in enumerate(zip(portions, ["in_distribution"] * 2, strict=True))
     ]  # fmt: skip
     row = row_of(summary(frame_of(study, b=[text])), region="in_distribution")
-    assert (row["metric"], row["value"], row["questions"]) == ("loss", 2.1, 20)
+    assert (row["metric"], row["value"], row["questions"]) == ("loss", 2.1, 10)
 
 
 def test_differences_are_over_converged_seeds_and_corrected_for_all_pairs(study: Studies) -> None:

@@ -153,8 +153,7 @@ def group_rows(
         ends = ("success", "success.low", "success.high") if name == "success" else ("value", "low", "high")
         results |= {f"{name}{end}": own[column] for end, column in zip(("", ".low", ".high"), ends, strict=True)}
         results[f"{name}.seeds"] = own["seeds"]
-    groups = concat([groups, DataFrame(results, index=groups.index)], axis=1)
-    return groups.sort_values(keys, kind="stable", key=_sort_key)
+    return concat([groups, DataFrame(results, index=groups.index)], axis=1)
 
 
 def _of_runs(table: "DataFrame", name: str, values: "Series[Any]") -> "DataFrame":
@@ -164,21 +163,13 @@ def _of_runs(table: "DataFrame", name: str, values: "Series[Any]") -> "DataFrame
     return found.assign(questions=0, cells=0, excluded=0).dropna(subset="value")
 
 
-def _sort_key(column: "Series[Any]") -> Any:
-    """Numbers by size, texts in the order of the rows."""
-    import pandas
-
-    return column if column.dtype.kind in "iuf" else pandas.factorize(column, use_na_sentinel=False)[0]
-
-
 def group_keys(table: "DataFrame", by: Sequence[str]) -> list[str]:
     """The columns that `by` names. Of runs, `label` alone is a variant: the settings that differ under a label, too."""
     keys = list(dict.fromkeys(find_column(table, name, "group") for name in by or [""]))
     if keys != ["label"] or "status" not in table:
         return keys
     settings = [name for name in setting_columns(table) if name not in ("label", "plan")]
-    differing = differing_within(table, keys, settings)
-    return ["label", *(name for name in settings if name in differing or name == "extended_from")]
+    return ["label", *differing_within(table, keys, settings)]
 
 
 def value_columns(table: "DataFrame", keys: Sequence[str], columns: Sequence[str] = ()) -> list[str]:

@@ -2,36 +2,17 @@
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, get_args
-
-import numpy as np
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from numerate.config.values import split_at_commas, unquote
 from numerate.errors import UserError, did_you_mean
 from numerate.evaluation.answer_metrics import base_metric
-from numerate.results.rows import (
-    COLUMNS,
-    REGIONS,
-    RUN_COLUMNS,
-    SCORE_PREFIX,
-    Column,
-)
+from numerate.results.rows import COLUMNS, RUN_COLUMNS, SCORE_PREFIX, Column
 from numerate.results.words import joined
-from numerate.runs.engines.engine import FailureKind
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
-
-RUN_STATUSES = ("done", "failed", "running", "left")
-"""How a run may stand. One that was stopped or killed is `left`: the same command resumes it."""
-
-CATEGORIES: dict[str, Sequence[str]] = {
-    "status": RUN_STATUSES,
-    "plan": ("current", "earlier"),
-    "failure": get_args(FailureKind),
-    "region": tuple(REGIONS),
-}
-"""The values that a column may have, even if no row has them."""
 
 GROUP_COLUMNS = {
     **{name: Column(int, "count", "how many runs") for name in ("done", "failed", "left", "runs")},
@@ -120,23 +101,27 @@ def where(frame: "DataFrame", *conditions: str) -> "DataFrame":
     `null` is a missing value: `loss!=null` selects the rows with a value. Raises `UserError` for a value that no row
     has.
     """
-    selected = np.ones(len(frame), dtype=bool)
     for condition in conditions:
         name, equals, text = condition.partition("=")
-        equal, name, text = not name.endswith("!"), name.removesuffix("!").strip(), text.strip()
+        is_equal, name, value = not name.endswith("!"), name.removesuffix("!").strip(), text.strip()
         if not equals or not name:
-            raise UserError(
-                f"where: {condition!r} must be a condition; for example: where=label=Abacus,model.hidden_size=64"
-            )
+            example = "where=label=Abacus,model.hidden_size=64"
+            raise UserError(f"where: {condition!r} must be a condition; for example: {example}")
         column = frame[find_column(frame, name, "where")]
-        values, value = plain_values(column), _parsed(text, column)
-        is_null = value is None and not equal
-        if values and not is_null and value not in values and value not in CATEGORIES.get(str(column.name), ()):
-            known = [json.dumps(one) if not isinstance(one, str) else one for one in dict.fromkeys(values)]
-            hint = did_you_mean(text, known) or f" There are: {joined(known)}."
-            raise UserError(f"where: no row has {column.name}={text}.{hint}")
-        selected &= np.array([(one == value) is equal for one in values], dtype=bool)
-    return frame[selected]
+        wanted: Any = unquote(value) or value
+        if column.dtype.kind in "iufb":
+            with suppress(ValueError):
+                wanted = {"true": 1.0, "false": 0.0}[value.lower()] if column.dtype.kind == "b" else float(value)
+        is_null = value in ("", "null")
+        found = column.isna() if is_null else (column == wanted).fillna(False).astype(bool)
+        if len(frame) and not found.any() and (is_equal or not is_null):
+            known = [
+                json.dumps(one) if not isinstance(one, str) else one for one in dict.fromkeys(plain_values(column))
+            ]
+            hint = did_you_mean(value, known) or f" There are: {joined(known)}."
+            raise UserError(f"where: no row has {column.name}={value}.{hint}")
+        frame = frame[found == is_equal]
+    return frame
 
 
 def sort_rows(frame: "DataFrame", *names: str) -> "DataFrame":
@@ -155,7 +140,7 @@ def informative_columns(frame: "DataFrame") -> list[str]:
     if "label" in shown:
         settings = sorted(shown - {"label", "seed"})
         shown -= {*settings} - {*differing_within(frame, ["label"], settings)}
-    shown = (shown or {"label", "seed"}) | ({"extended_from"} & {*names})
+    shown = shown or {"label", "seed"}
     if "status" in names and (frame["status"] != "done").any():
         shown.add("status")
     validation = ("loss", "validation_exact_match", "ood_validation_exact_match", "validation_loss")
@@ -189,16 +174,6 @@ def parse_list(text: str, option: str) -> list[str]:
     if parts is None:
         raise UserError(f"{option}: {text!r} has unclosed brackets or quotes")
     return [part for part in parts if part]
-
-
-def _parsed(text: str, column: "Series[Any]") -> Any:
-    text, kind = unquote(text) or text, column.dtype.kind
-    if text in ("", "null"):
-        return None
-    try:
-        return float(text) if kind in "iuf" else {"true": True, "false": False}[text.lower()] if kind == "b" else text
-    except (KeyError, ValueError):
-        return text  # which no row has
 
 
 def _normalized(name: str) -> str:

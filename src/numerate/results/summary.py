@@ -256,72 +256,61 @@ class _Rows:
         held_out = index[~self.overlaps[index]]
         at = held_out if len(held_out) else index
         repeats = len({*self.offset[at].tolist()})
-        cells = len(at) // repeats
-        size = {"questions": int(self.questions[at].sum()) // repeats, "cells": cells}
-        size["excluded"] = len(index) // repeats - cells
         sums = [self.sums[i] for i in at if self.sums[i] is not None]
-        found: dict[str, Score] = {}
+        found: dict[str, Any] = {}
         if not np.isnan(self.correct[at]).any():
             pairs = zip(self.correct[at].astype(int).tolist(), self.questions[at].tolist(), strict=True)
             mean = region_mean(list(pairs), num_repeats=repeats)
-            found = {"exact_match": Score(mean.value, mean.low, mean.high, **size)}
-            if len(sums) == len(at):
-                found |= _labels(sums, repeats, size, found["exact_match"])
+            labels = _labels(sums, repeats) if len(sums) == len(at) else {}
+            of_labels = labels.get("exact_match", ())[3:]
+            found = labels | {"exact_match": (mean.value, mean.low, mean.high, *of_labels)}
             if sums and metric != "exact_match":
-                found |= _answers(sums, size)
+                found |= _answers(sums)
         elif sums:
-            portions = [(self.chunk[i], Likelihoods.from_sums(self.sums[i]["language"])) for i in at]
-            found = _language(merge_portions(portions), size)
-        return found | self._own_scores(at, size)
-
-    def _own_scores(self, at: Any, size: Mapping[str, int]) -> dict[str, Score]:
-        """The scores of a kind of one's own: means over questions; of records without answers over cells."""
-        found = {}
+            found = _language([(self.chunk[i], Likelihoods.from_sums(self.sums[i]["language"])) for i in at])
         for name, values in self.own.items():
-            scored = at[~np.isnan(values[at])]
-            if len(scored) and np.isnan(self.correct[scored]).any():
-                found[name] = Score(fmean(values[scored]), **size)
-            elif len(scored):
-                total = sum(self.sums[i]["scores"][name.removeprefix(SCORE_PREFIX)] for i in scored)
-                count = int(self.questions[scored].sum())
-                low, high = wilson_interval(total, count)
-                found[name] = Score(total / count, float(low), float(high), **{**size, "questions": count})
-        return found
+            if len(scored := at[~np.isnan(values[at])]):
+                found[name] = self._own_score(name, scored)
+        questions, cells = int(self.questions[at].sum()) // repeats, len(at) // repeats
+        size = {"questions": questions, "cells": cells, "excluded": len(index) // repeats - cells}
+        return {name: Score(*ends, **size) for name, ends in found.items()}
+
+    def _own_score(self, name: str, at: Any) -> Sequence[float]:
+        """A score of a kind of one's own: the mean over questions; of records without answers over cells."""
+        if np.isnan(self.correct[at]).any():
+            return (fmean(self.own[name][at]),)
+        total = sum(self.sums[i]["scores"][name.removeprefix(SCORE_PREFIX)] for i in at)
+        count = int(self.questions[at].sum())
+        return (total / count, *wilson_interval(total, count))
 
 
-def _labels(sums: Sequence[Any], repeats: int, size: Mapping[str, int], exact_match: Score) -> dict[str, Score]:
-    """The metrics of labels, each row once for all of its position offsets; nothing without labels. Exact match stays
-    the mean over cells."""
+def _labels(sums: Sequence[Any], repeats: int) -> dict[str, Sequence[float]]:
+    """The metrics of labels with their baselines, each row once for all of its position offsets."""
     parts = [one for one in map(LabelCounts.from_record, sums) if one is not None]
     if len(parts) < len(sums):
         return {}
-    labels, found = replace(LabelCounts.merge(parts), num_offsets=repeats), {}
-    for name in METRICS:
-        if (score := labels.score_with_interval(name)) is not None:
-            baseline = labels.baseline(name)
-            ends = (score.low, score.high, np.nan if baseline is None else baseline)
-            found[str(name)] = Score(score.value, *ends, **{**size, "questions": score.count})
-    return found | {"exact_match": replace(exact_match, baseline=found["exact_match"].baseline)}
+    labels = replace(LabelCounts.merge(parts), num_offsets=repeats)
+    found = {name: (labels.score_with_interval(name), labels.baseline(name)) for name in METRICS}
+    return {
+        name: (score.value, score.low, score.high, np.nan if baseline is None else baseline)
+        for name, (score, baseline) in found.items()
+        if score is not None
+    }
 
 
-def _answers(sums: Sequence[Any], size: Mapping[str, int]) -> dict[str, Score]:
+def _answers(sums: Sequence[Any]) -> dict[str, Sequence[float]]:
     """The metrics of number and text answers, over all questions and as means over cells."""
     pooled: Any = pooled_metrics(map(NumberScores.from_record, sums), map(TextScores.from_record, sums))
-    return {
-        name: Score(value, pooled.get(f"{name}.low", np.nan), pooled.get(f"{name}.high", np.nan), **size)
-        for name in METRIC_NAMES
-        if (value := pooled.get(name)) is not None
-    }
+    known = [name for name in METRIC_NAMES if pooled.get(name) is not None]
+    return {name: (pooled[name], *(pooled.get(f"{name}.{end}", np.nan) for end in ("low", "high"))) for name in known}
 
 
-def _language(merged: Likelihoods, size: Mapping[str, int]) -> dict[str, Score]:
+def _language(portions: Sequence[tuple[int, Likelihoods]]) -> dict[str, Sequence[float]]:
     """The metrics of text, over all its tokens."""
-    intervals = {"loss": merged.loss_interval(), "bits_per_byte": merged.bits_per_byte_interval()}
-    return {
-        name: Score(value, *(intervals.get(name) or ()), **{**size, "questions": merged.tokens})
-        for name in LANGUAGE_METRICS
-        if (value := getattr(merged, name)) is not None
-    }
+    merged = merge_portions(portions)
+    ends = {"loss": merged.loss_interval(), "bits_per_byte": merged.bits_per_byte_interval()}
+    known = {name: getattr(merged, name) for name in LANGUAGE_METRICS}
+    return {name: (value, *(ends.get(name) or ())) for name, value in known.items() if value is not None}
 
 
 def scores(frame: "DataFrame", by: Sequence[str] = ("variant", "region"), metric: str | None = None) -> "DataFrame":

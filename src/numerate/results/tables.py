@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from numerate.errors import UserError, check_choice
+from numerate.errors import UserError, check_choice, pluralize
 from numerate.reports.output_files import check_output_file, write_output
-from numerate.results.rows import LOWER_BETTER, REGIONS, RUN_COLUMNS
+from numerate.results.rows import LOWER_BETTER, REGIONS
 from numerate.results.runs import group_keys, group_rows, success_column, value_columns
 from numerate.results.selecting import (
-    RUN_STATUSES,
     column_of,
     differing_within,
     informative_columns,
@@ -122,19 +121,18 @@ def table_of_runs(runs: "DataFrame") -> Table:
     if "plan" in runs:
         earlier = int((runs["plan"] == "earlier").sum())
         notes.append(f"{earlier:,} of earlier plans, not of the current one; where=plan=current leaves them out")
-    statuses, count = runs["status"].value_counts(), len(runs)
-    if statuses.get("done", 0) < count:
-        counted = ", ".join(f"{statuses[name]:,} {name}" for name in RUN_STATUSES if name in statuses)
-        notes.append(f"{count:,} {'run' if count == 1 else 'runs'}: {counted}")
-    if statuses.get("failed", 0):
+    counts = runs["status"].value_counts()
+    if counts.get("done", 0) < len(runs):
+        counted = [f"{counts[name]:,} {name}" for name in ("done", "failed", "running", "left") if name in counts]
+        notes.append(f"{pluralize(len(runs), 'run')}: {', '.join(counted)}")
+    if "failed" in counts:
         notes.append("where=status=failed columns=label,seed,failure,error shows why runs failed")
     return table_of(runs[shown], notes)
 
 
 def _meanings(shown: Sequence[str]) -> list[str]:
-    metrics = {
-        split_name(name)[2] for name in shown if name.startswith("final.") or name in RUN_COLUMNS.keys() - {"loss"}
-    }
+    """Notes on the columns of a table."""
+    metrics = {split_name(name)[2] for name in shown if name != "loss"}
     return [note for name, note in _NOTES.items() if name in metrics]
 
 
@@ -167,25 +165,23 @@ def table_of_groups(
     of_keys = {header(name): table.texts[header(name)].replace("", "none") for name in keys}
 
     is_of_runs = "status" in rows
-    of, counted = ("done runs", rows[rows["status"] == "done"]) if is_of_runs else ("runs", rows)
-    words = {"median": "Median", "iqm": "Interquartile mean", "mean": "Mean"}[statistic]
-    brackets = "lowest, highest"
-    if statistic != "median":
-        is_few = bool((counted.groupby(keys, dropna=False).size() < MIN_SEEDS).any())
-        brackets = "95 % bootstrap interval over seeds" + f"; of fewer than {MIN_SEEDS} the lowest, highest" * is_few
-    is_single = bool((counted.groupby(keys, dropna=False)["run"].nunique() == 1).any())
-    notes = [f"{words} of the {of} [{brackets}{'; of a single one over questions' * is_single}]."]
-    notes += [*_non_causal(rows), *[_NOTES["extended_from"]] * ("extended_from" in rows)]
+    notes = [f"{_STATISTICS[statistic]} of the {'done ' * is_of_runs}runs [{_BRACKETS[statistic != 'median']}]."]
+    notes += [*_meanings(keys), *_non_causal(rows)]
     if "success" in groups:
-        judged = success_column(rows, success, threshold)
-        notes.append(
-            f"success: runs with {judged} of at least {percent(threshold or SUCCESS)} %, of those done or "
-            "failed; failed runs count as unsuccessful [Wilson's 95 % interval]."
-        )
+        judged, least = success_column(rows, success, threshold), percent(threshold or SUCCESS)
+        of = f"with {judged} of at least {least} %, of those done or failed"
+        notes.append(f"success: runs {of}; a failed run has none [Wilson's 95 % interval over runs].")
     if merged := _merged_columns(rows, keys):
         what, apart = "Runs" if is_of_runs else "Cells", ",".join([*keys, *merged])
         notes.append(f"{what} that differ in {joined(merged)} are grouped together; group={apart} separates them.")
     return table._replace(texts=table.texts.assign(**of_keys), notes=notes, num_keys=len(keys))
+
+
+_STATISTICS = {"median": "Median", "iqm": "Interquartile mean", "mean": "Mean"}
+_BRACKETS = (
+    "lowest, highest; of a single one its 95 % interval over questions",
+    f"95 % bootstrap interval over seeds; of fewer than {MIN_SEEDS} lowest, highest; of a single one over questions",
+)
 
 
 def _merged_columns(rows: "DataFrame", keys: Sequence[str]) -> list[str]:
