@@ -20,12 +20,13 @@ from numerate.results.selecting import (
 from numerate.results.summary import (
     STATISTICS,
     SUCCESS,
+    Measures,
     by_context,
     check_metric,
+    groups_of,
     of_map,
     over_seeds,
     reported,
-    score_rows,
     scores,
 )
 
@@ -58,26 +59,17 @@ def with_scores(entries: Sequence[RunEntry]) -> "DataFrame":
 
 
 def run_scores(frame: "DataFrame") -> "DataFrame":
-    """The scores of each run in columns such as `final.ood_test.mae.low`, indexed by `run`.
-
-    Regions all of whose cells may overlap with training have none, unless answers are labels or there is no other.
-    """
+    """The scores of each run in columns such as `final.ood_test.mae.low`, indexed by `run`."""
     from pandas import DataFrame
 
     rows: dict[str, dict[str, Any]] = {}
     for checkpoint in ("final", "best"):
         inside = by_context(of_map(reported(frame[frame["settings"].isna()], checkpoint)))
         inside = inside[inside["region"] != "below"]
-        if "accuracy" not in inside or inside["accuracy"].isna().all():
-            is_open = ~inside["overlaps_training"].astype(bool)
-            of_region, of_run = (
-                is_open.groupby([inside[name] for name in names]).transform("any")
-                for names in (["run", "region"], ["run"])
-            )
-            inside = inside[of_region | ~of_run]
-        for key, measured in score_rows(inside, ["run", "region"]):
+        measures = Measures(inside)
+        for key, index in groups_of(inside, ["run", "region"]):
             columns = rows.setdefault(key["run"], {})
-            for metric, score in measured.items():
+            for metric, score in measures.measures(index).items():
                 path = f"{checkpoint}.{key['region']}"
                 name = path if metric == "exact_match" else f"{path}.{metric.removeprefix(SCORE_PREFIX)}"
                 columns |= {name: score.value, f"{name}.low": score.low, f"{name}.high": score.high}

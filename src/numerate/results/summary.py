@@ -77,19 +77,17 @@ def reported(frame: "DataFrame", checkpoint: str | None = None) -> "DataFrame":
     """
     if not len(frame):
         return frame
-    keys = [frame["run"], frame["settings"].fillna("")]
     if checkpoint is None:
         rank = frame["step"] + (frame["checkpoint"] == "final") * (frame["step"].max() + 1.0)
         rank = rank - 0.5 * (frame["checkpoint"] == "best")  # of one step, another name is reported
-        frame = frame[rank == rank.groupby(keys).transform("max")]
+        frame = frame[rank == rank.groupby([frame["run"], frame["settings"]], dropna=False).transform("max")]
     else:
         frame = frame[frame["checkpoint"] == checkpoint]
-    if checkpoint == "best" or (checkpoint is None and (frame["checkpoint"] == "best").any()):
-        frame = frame[(frame["checkpoint"] != "best") | (frame["region"] != "ood_validation")]
+    frame = frame[(frame["checkpoint"] != "best") | (frame["region"] != "ood_validation")]
     if "accuracy" in frame and frame["accuracy"].notna().all():
         return frame
-    offsets = frame["position_offset"]
-    return frame[offsets == offsets.groupby([frame["run"], frame["settings"].fillna("")]).transform("min")]
+    offsets = frame.groupby(["run", "settings"], dropna=False)["position_offset"]
+    return frame[frame["position_offset"] == offsets.transform("min")]
 
 
 def of_map(frame: "DataFrame") -> "DataFrame":
@@ -108,20 +106,14 @@ def grid_axes(frame: "DataFrame") -> list[str]:
     return [axis for axis in axes(frame) if axis != CHUNK_AXIS and inside[axis].notna().any()]
 
 
-def places(frame: "DataFrame") -> "DataFrame":
-    """The columns that say which cell of an evaluation a row is, missing sizes as -1."""
-    found = frame[axes(frame)].fillna(-1)
-    return found.assign(stratum=frame["stratum"].fillna("")) if "stratum" in frame else found
-
-
 def shared_cells(frame: "DataFrame") -> "DataFrame":
     """The cells that every run and every choice of settings has, so that their means are comparable; all of them if
     they have none in common."""
     if not len(frame):
         return frame
+    of_place = [*axes(frame), *(name for name in ("stratum", "region") if name in frame)]
     place, evaluation = (
-        keys.groupby(list(keys), sort=False, dropna=False).ngroup()
-        for keys in (places(frame).assign(region=frame["region"]), frame[["run", "settings"]])
+        frame.groupby(names, sort=False, dropna=False).ngroup() for names in (of_place, ["run", "settings"])
     )
     counts = evaluation.groupby(place).nunique()
     shared = counts.index[counts == evaluation.nunique()]
@@ -214,7 +206,7 @@ def check_metric(frame: "DataFrame", metric: str) -> None:
 
 
 @dataclass(frozen=True)
-class Score:
+class Measured:
     """A metric of some cells of one run: its 95 % interval over questions, if it has one, and the score of memorizing
     or of one constant answer. `questions` were asked in `cells`; `excluded` cells may overlap with training."""
 
@@ -227,8 +219,8 @@ class Score:
     excluded: int = 0
 
 
-class _Rows:
-    """The columns of a frame that scores are made of, as plain lists and arrays."""
+class Measures:
+    """The metrics of some of the cells of a frame, of one run, by their places in it."""
 
     def __init__(self, frame: "DataFrame") -> None:
         self.region: list[str] = frame["region"].tolist()
@@ -240,7 +232,7 @@ class _Rows:
         self.chunk: list[int] = (frame[CHUNK_AXIS].fillna(0) if CHUNK_AXIS in frame else frame["step"] * 0).tolist()
         self.own: Any = {name: frame[name].to_numpy("float64") for name in frame if name.startswith(SCORE_PREFIX)}
 
-    def score(self, index: Any, metric: str) -> Score | None:
+    def score(self, index: Any, metric: str) -> Measured | None:
         """A metric of the cells at these places, or the one that stands for it in their region; None if they do not
         have it. There is no baseline in distribution."""
         region = self.region[index[0]]
@@ -250,7 +242,7 @@ class _Rows:
         score = found.get(metric)
         return score and (replace(score, baseline=np.nan) if region in ("in_distribution", "below") else score)
 
-    def measures(self, index: Any, metric: str | None = None) -> dict[str, Score]:
+    def measures(self, index: Any, metric: str | None = None) -> dict[str, Measured]:
         """All metrics of the cells at these places, or at least one of them. Cells that may overlap with training are
         left out unless all do; all cells weigh the same in exact match, all labels, questions or tokens in others."""
         held_out = index[~self.overlaps[index]]
@@ -273,7 +265,7 @@ class _Rows:
                 found[name] = self._own_score(name, scored)
         questions, cells = int(self.questions[at].sum()) // repeats, len(at) // repeats
         size = {"questions": questions, "cells": cells, "excluded": len(index) // repeats - cells}
-        return {name: Score(*ends, **size) for name, ends in found.items()}
+        return {name: Measured(*ends, **size) for name, ends in found.items()}
 
     def _own_score(self, name: str, at: Any) -> Sequence[float]:
         """A score of a kind of one's own: the mean over questions; of records without answers over cells."""
@@ -315,7 +307,7 @@ def _language(portions: Sequence[tuple[int, Likelihoods]]) -> dict[str, Sequence
 
 def scores(frame: "DataFrame", by: Sequence[str] = ("variant", "region"), metric: str | None = None) -> "DataFrame":
     """One row for each run and each value of the columns `by`: the metric of the run's cells there, with the columns of
-    `Score`.
+    `Measured`.
 
     `metric` is exact match, a metric of labels, numbers, texts or text (`numerate list metrics`), or `score.NAME`;
     `default_metric` if not given. Of number and text answers, `mae (mean of modules)` is the mean over cells.
@@ -323,17 +315,10 @@ def scores(frame: "DataFrame", by: Sequence[str] = ("variant", "region"), metric
     from pandas import DataFrame
 
     metric = metric or default_metric(frame)
-    rows, keys = _Rows(frame), [*dict.fromkeys([*by, "variant", "seed", "run"])]
+    rows, keys = Measures(frame), [*dict.fromkeys([*by, "variant", "seed", "run"])]
     found = [key | vars(one) for key, i in groups_of(frame, keys) if (one := rows.score(i, metric)) is not None]
-    table = DataFrame(found, columns=[*keys, *Score.__dataclass_fields__])
+    table = DataFrame(found, columns=[*keys, *Measured.__dataclass_fields__])
     return table.astype({name: frame[name].dtype for name in keys if len(table)}).assign(metric=metric)
-
-
-def score_rows(frame: "DataFrame", by: Sequence[str]) -> Iterator[tuple[dict[str, Any], dict[str, Score]]]:
-    """All metrics of the cells of each value of the columns `by`, which includes the run."""
-    rows = _Rows(frame)
-    for key, index in groups_of(frame, by):
-        yield key, rows.measures(index)
 
 
 def groups_of(frame: "DataFrame", keys: Sequence[str]) -> Iterator[tuple[dict[str, Any], Any]]:
