@@ -298,8 +298,12 @@ def _with_values(columns: Mapping[str, Sequence[Any]], declared: Mapping[str, Co
     return {
         name: series(values, declared[name].kind)
         for name, values in columns.items()
-        if name in _ALWAYS or any(value is not None for value in values)
+        if name in _ALWAYS or _has_value(values)
     }
+
+
+def _has_value(values: Sequence[Any]) -> bool:
+    return values.count(None) < len(values)
 
 
 # Cells ----------------------------------------------------------------------------------------------------------------
@@ -430,8 +434,13 @@ def _read_cells(path: Path, run_id: str) -> list[CellLine]:
 
 def _cell_columns(rows: Sequence[CellLine], taken: set[str]) -> "dict[str, Series[Any]]":
     """The columns that say what was evaluated, and what was measured."""
-    present = {name for name in CellLine.__struct_fields__ if any(getattr(row, name) is not None for row in rows)}
-    columns = {name: _values(rows, COLUMNS[name].path or name, present) for name in list(COLUMNS)[4:]}
+    entry = cache(lambda name: [getattr(row, name) for row in rows])
+    columns: dict[str, list[Any]] = {}
+    for name in list(COLUMNS)[4:]:
+        first, *inner = (COLUMNS[name].path or name).split(".")
+        columns[name] = entry(first)
+        for one in inner if _has_value(columns[name]) else ():
+            columns[name] = [None if value is None else value.get(one) for value in columns[name]]
     text = cache(lambda encoded: format_settings(msgspec.json.decode(encoded)))
     columns["settings"] = [text(msgspec.json.encode(row.settings)) if row.settings else None for row in rows]
     measured = _with_values(columns, COLUMNS)
@@ -445,15 +454,6 @@ def _cell_columns(rows: Sequence[CellLine], taken: set[str]) -> "dict[str, Serie
         totals = [(row.scores or {}).get(name) for row in rows]
         found[f"{SCORE_PREFIX}{name}"] = series(totals, float) / counts
     return found
-
-
-def _values(rows: Sequence[CellLine], path: str, present: set[str]) -> list[Any]:
-    """The values of an entry, or of one inside of it."""
-    first, *inner = path.split(".")
-    values = [getattr(row, first) for row in rows] if first in present else [None] * len(rows)
-    for name in inner if first in present else ():
-        values = [None if value is None else value.get(name) for value in values]
-    return values
 
 
 # Training -------------------------------------------------------------------------------------------------------------
