@@ -120,7 +120,7 @@ def group_rows(
 
     check_choice("statistic", statistic, STATISTICS)
     keys, is_of_runs = group_keys(table, by), "status" in table
-    names, found = value_columns(table, keys, columns), []
+    names, found = value_columns(table, keys, columns), dict[str, DataFrame]()
     if not (is_of_runs or "checkpoint" in keys):
         table = reported(table)
     number = table.groupby(keys, sort=False, dropna=False).ngroup()
@@ -133,15 +133,14 @@ def group_rows(
         if judged := success_column(table, success, threshold):
             is_causal = table.get("non_causal_reason", status.map({})).isna()
             values = table[judged].where((status == "done") & is_causal).mask(status == "failed", 0.0)
-            found.append(_of_runs(numbered, "success", values))
-        found += [_of_runs(numbered, name, table[name].where(status == "done")) for name in names]
+            found["success"] = _of_runs(numbered, "success", values)
+        found |= {name: _of_runs(numbered, name, table[name].where(status == "done")) for name in names}
     else:
         groups["runs"] = table.groupby(number)["run"].nunique()
-        found = [scores(numbered, ["group"], name) for name in names]
-    every = concat([one for one in found if len(one)] or found[:1] or [_of_runs(numbered, "", number)[:0]])
-    each = over_seeds(every, ["group", "metric"], statistic, threshold or SUCCESS, statistic != "median")
+        found = {name: scores(numbered, ["group"], name) for name in names}
     results: dict[str, Series[Any]] = {}
-    for name, own in each.set_index("group").groupby("metric", sort=False):
+    for name, values in found.items():
+        own = over_seeds(values, ["group"], statistic, threshold or SUCCESS, statistic != "median").set_index("group")
         ends = ("success", "success.low", "success.high") if name == "success" else ("value", "low", "high")
         results |= {f"{name}{end}": own[column] for end, column in zip(("", ".low", ".high"), ends, strict=True)}
         results[f"{name}.seeds"] = own["seeds"]
@@ -151,7 +150,7 @@ def group_rows(
 def _of_runs(table: "DataFrame", name: str, values: "Series[Any]") -> "DataFrame":
     """The values of a column of runs as scores."""
     ends = {end: table.get(f"{name}.{end}", np.nan) for end in ("low", "high", "baseline")}
-    found = table[["group", "variant"]].assign(metric=name, value=values.astype("float64"), **ends)
+    found = table[["group", "variant"]].assign(value=values.astype("float64"), **ends)
     return found.assign(questions=0, cells=0, excluded=0).dropna(subset="value")
 
 
@@ -181,16 +180,14 @@ def value_columns(table: "DataFrame", keys: Sequence[str], columns: Sequence[str
 
 
 def success_column(table: "DataFrame", column: str | None = None, threshold: float | None = None) -> str | None:
-    """The column by which a run of a table succeeded: as given, else the first that all done runs have of the accuracy
-    of labels beyond training, farthest region first, and exact match in distribution (of labels, of all labels)."""
+    """The column by which runs succeed: as given, else the first that all evaluated runs have of the accuracy of labels
+    beyond training, farthest region first, and in distribution, and exact match in distribution."""
     trained = "final.in_distribution"
     if column is None:
         beyond = [f"final.{name}.ood_accuracy" for name in reversed(REGIONS) if name != "in_distribution"]
-        done = table[table["status"] == "done"]
-        found = next(
-            (name for name in (*beyond, f"{trained}.accuracy", trained) if name in done and done[name].notna().all()),
-            None,
-        )
+        names = [name for name in (*beyond, f"{trained}.accuracy", trained) if name in table]
+        known = table.loc[table["status"] == "done", names].dropna(how="all")
+        found = next((name for name in names if known[name].notna().all()), None)
     else:
         found = find_column(table, column, "success")
         if table[found].dtype.kind != "f" or column_of(found).format != "share":

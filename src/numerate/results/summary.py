@@ -7,7 +7,7 @@
 Every number that people see is made here, by `numerate.evaluation.statistics` and the sums of `numerate.evaluation`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -44,7 +44,7 @@ from numerate.evaluation.text_metrics import TextScores
 from numerate.results.rows import LANGUAGE_METRICS, REGIONS, SCORE_PREFIX, axes
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 CONVERGED = 0.99
 """The exact match in distribution from which on a seed has converged."""
@@ -470,14 +470,15 @@ def differences(frame: "DataFrame", *, metric: str | None = None, baseline: str 
         chosen, regions = kept[~kept["overlaps_training"].astype(bool)], regions[1:]
     shared = len(shared_cells(chosen)) == len(chosen)
     found = scores(with_all_ood(chosen), metric=name) if shared else None
-    measured: dict[str, list[tuple[tuple[str, str], SeedValues, SeedValues]]] = {}
+    measured: dict[str, list[tuple[tuple[str, str], Series[float], Series[float]]]] = {}
     for pair in pairs:
         own = found
         if own is None:
             own = scores(with_all_ood(shared_cells(chosen[chosen["variant"].isin(pair)])), metric=name)
         of_regions = {region: own[own["region"] == region] for region in regions}
         for measure, inside in (of_training | of_regions).items():
-            one, two = (_by_seed(inside[inside["variant"] == variant]) for variant in pair)
+            each = inside.drop_duplicates(["variant", "seed"], keep="last").set_index("seed")
+            one, two = (each.loc[each["variant"] == variant, "value"] for variant in pair)
             if min(len(one), len(two)) > 1:
                 measured.setdefault(measure, []).append((pair, one, two))
     rows: list[dict[str, Any]] = []
@@ -491,34 +492,23 @@ def differences(frame: "DataFrame", *, metric: str | None = None, baseline: str 
     return DataFrame(rows, columns=[*names, "p", "p_holm", "p_min", "pairs", "test"]).assign(metric=name)
 
 
-SeedValues = Mapping[Any, float]
-"""The score of each seed."""
-
-
-def _by_seed(found: "DataFrame") -> SeedValues:
-    return dict(zip(found["seed"].tolist(), found["value"].tolist(), strict=True))
-
-
-def _test(measure: str, first: SeedValues, second: SeedValues, num_pairs: int, lower: bool) -> dict[str, Any]:
-    """The test of two variants: of counts Fisher's; of scores the sign-flip test where they have the same seeds, and
-    enough for significance after the correction, else the permutation test."""
-    one, two = tuple(first.values()), tuple(second.values())
-    is_paired = {*map(str, first)} == {*map(str, second)}
+def _test(measure: str, first: "Series[float]", second: "Series[float]", num_pairs: int, lower: bool) -> dict[str, Any]:
+    """The test of the scores of two variants by seed: of counts Fisher's; of scores the sign-flip test where they have
+    the same seeds, and enough for significance after the correction, else the permutation test."""
+    one, two, seeds = first.tolist(), second.tolist(), first.index
+    is_paired = {*seeds} == {*second.index}
     lowest = min_p_value(len(one), len(two), paired=True) if is_paired else 1.0
     if measure == "converged":
         p, name = fisher_exact((round(sum(one)), len(one)), (round(sum(two)), len(two))), "Fisher's exact test"
         lowest = min_p_value(len(one), len(two))
     elif lowest * num_pairs < SIGNIFICANT:
-        pairs = [
-            [value for _, value in sorted((str(seed), value) for seed, value in each.items())]
-            for each in (first, second)
-        ]
+        pairs = [[each[seed] for seed in sorted(seeds, key=str)] for each in (first, second)]
         p, name = paired_permutation_test(*pairs, "report"), "sign-flip test, seed by seed"
     else:
         p, name = permutation_test(one, two, "report"), "permutation test"
         lowest = min_p_value(len(one), len(two))
     if is_paired:
-        gaps = [first[seed] - second[seed] for seed in first]
+        gaps = [first[seed] - second[seed] for seed in seeds]
         low, high = stratified_bootstrap_interval([gaps], "difference", statistic=STATISTICS["mean"])
     else:
         count = len(one)
