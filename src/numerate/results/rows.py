@@ -74,9 +74,7 @@ _SHOWN_METRICS = ("number_accuracy", "mae", "log_mae", "log_r2", "bleu")
 COLUMNS: dict[str, Column] = {
     "run": Column(str, "plain", "the folder of the run, below the folder of all runs"),
     "label": Column(str, "plain", "the label of its recipe"),
-    "variant": Column(
-        str, "plain", "the label with the settings in which recipes of that label differ; seeds share it"
-    ),
+    "variant": Column(str, "plain", "the label with the settings in which its runs differ; seeds share it"),
     "seed": Column(int, "plain", "its seed"),
     "checkpoint": Column(str, "plain", "`final`, `best`, or `step 500`"),
     "step": Column(int, "plain", "the step of the checkpoint"),
@@ -93,11 +91,9 @@ COLUMNS: dict[str, Column] = {
     "first_token_correct": Column(int, "count", "answers whose first token was correct"),
     "overlaps_training": Column(bool, "flag", "too few questions to hold any out, so training may have seen them"),
     "method": Column(str, "text", "`one pass`, `decoding` or `beams`"),
-    **{name: Column(float, "share", METRICS[name], f"labels.{name}", name == "ood_accuracy") for name in LABEL_METRICS},
     **{
-        f"{name}.baseline": Column(
-            float, "share", f"{METRICS[name]} of memorizing", f"labels.baseline.{name}", name == "ood_accuracy"
-        )
+        f"{name}{end}": Column(float, "share", f"{METRICS[name]}{of}", f"labels{end}.{name}", name == "ood_accuracy")
+        for end, of in (("", ""), (".baseline", " of memorizing"))
         for name in LABEL_METRICS
     },
     **{
@@ -116,13 +112,9 @@ COLUMNS: dict[str, Column] = {
     "tokens": Column(int, "count", "tokens of text", "language.tokens"),
     "bytes": Column(int, "count", "bytes of text", "language.bytes"),
     "tokenizer": Column(str, "text", "a fingerprint of the tokenizer; losses compare only where it is the same"),
-    "non_causal_reason": Column(
-        str, "text", "how the model attends to later tokens, so that scores mean nothing", shown=True
-    ),
+    "non_causal_reason": Column(str, "text", "how the model sees later tokens: scores mean nothing", shown=True),
     "names": Column(object, "text", "the names of sizes that are parts, such as modules: {axis: name}"),
-    "sums": Column(
-        object, "text", "the record's sums of labels, numbers, texts or likelihoods, which `summary` merges"
-    ),
+    "sums": Column(object, "text", "sums of labels, numbers, texts or likelihoods, which `summary` merges"),
 }
 """The columns of `cells`, in order. Settings in which runs differ stand before `checkpoint`, the axes of the grid after
 `settings`; `score.NAME`, at the end, are scores of a kind of evaluation of one's own."""

@@ -3,7 +3,7 @@
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,14 +31,7 @@ from numerate.training.output_files import check_output_file, write_output
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FORMATS = {
-    ".txt": "text",
-    ".csv": "csv",
-    ".md": "markdown",
-    ".tex": "latex",
-    ".jsonl": "jsonl",
-    ".parquet": "parquet",
-}
+FORMATS = {".txt": "text", ".csv": "csv", ".md": "markdown", ".tex": "latex", ".jsonl": "jsonl", ".parquet": "parquet"}
 """The formats of tables by the suffix of their file."""
 
 FORMATS_FOR_PEOPLE = ("text", "markdown", "latex")
@@ -60,8 +53,16 @@ class Table(NamedTuple):
     @property
     def is_number(self) -> list[bool]:
         """Which columns hold numbers, which are aligned right."""
-        columns = [[cell for cell in self.texts[name] if cell] for name in self.texts]
-        return [bool(cells) and all(map(NUMBER.fullmatch, cells)) for cells in columns]
+        return [_are_numbers(self.texts[name]) for name in self.texts]
+
+
+_NUMBER = re.compile(r"[-+<>]?\d[\d,.]*(e[+-]?\d+)?(/\d+)?( %)?( : \S+)?( \[.*\])?( · \d+/\d+)?( \*)?")
+"""A number as tables have them: with its interval, as a share of others, or beside another."""
+
+
+def _are_numbers(texts: Iterable[str]) -> bool:
+    known = [text for text in texts if text]
+    return bool(known) and all(map(_NUMBER.fullmatch, known))
 
 
 def pivot(found: "DataFrame", rows: Sequence[str], column: str, *, success: bool = False) -> "DataFrame":
@@ -234,7 +235,7 @@ def to_text(table: Table, width: int | None = 80, max_rows: int | None = None) -
     if _width(columns) > width:
         turned = [list(cells) for cells in zip(*columns, strict=True)]
         blocks = [turned] if _width(turned) <= width else _stacked(columns, width, table.num_keys)
-    notes = [f"... and {left:,} more {'row' if left == 1 else 'rows'}"] * (left > 0)
+    notes = [f"... and {left:,} more row{'s' * (left > 1)}"] * (left > 0)
     notes += list(table.notes) or ["no rows"] * (not len(shown))
     lines = [line for note in notes for line in wrap(note, max(width, 40), break_long_words=False)]
     cells = [([name for name, *_ in block], [*zip(*(own for _, *own in block), strict=True)]) for block in blocks]
@@ -261,6 +262,23 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
     return sum(words) + 2 * (len(columns) - 1)
 
 
+def _aligned(columns: Sequence[Sequence[str]], width: int) -> str:
+    """Columns by rich, numbers to the right, with a line below the header; texts that are too long are wrapped."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+    lines = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n")
+    drawn = RichTable(box=lines, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    for name, *texts in columns:
+        drawn.add_column(name, justify="right" if _are_numbers(texts) else "left", overflow="fold")
+    for row in zip(*(texts[1:] for texts in columns), strict=True):
+        drawn.add_row(*row)
+    file = io.StringIO()
+    Console(file=file, width=width, markup=False, highlight=False, emoji=False, color_system=None).print(drawn)
+    return "\n".join(line.rstrip() for line in file.getvalue().replace("\N{NO-BREAK SPACE}", " ").rstrip().split("\n"))
+
+
 def to_markdown(table: Table) -> str:
     """A Markdown table, with its notes as a paragraph below."""
     texts = table.texts.map(lambda text: text.replace("|", r"\|"))
@@ -281,12 +299,8 @@ def to_latex(table: Table) -> str:
     texts.columns = [_latex(in_words(name)) for name in texts.columns]
     align = "".join("r" if right else "l" for right in table.is_number)
     caption = " ".join(map(_latex, table.notes)) or None
-    styler = texts.style.hide(axis="index")
-    return str(
-        styler.to_latex(
-            hrules=True, column_format=align, caption=caption, position_float="centering" if caption else None
-        )
-    )
+    options: Any = {"hrules": True, "column_format": align, "position_float": "centering" if caption else None}
+    return str(texts.style.hide(axis="index").to_latex(caption=caption, **options))
 
 
 def best_rows(name: str, intervals: Sequence[Interval | None]) -> list[int]:
@@ -332,9 +346,9 @@ def _latex(text: str) -> str:
 def render(frame: "DataFrame | Table", format: str, width: int | None = None, max_rows: int | None = None) -> str:
     """A table as text with line ends, in any format except Parquet; for programs all values as they are."""
     if isinstance(frame, Table):
-        return {"text": lambda: to_text(frame, width, max_rows) + "\n", "markdown": lambda: to_markdown(frame)}.get(
-            format, lambda: to_latex(frame)
-        )()
+        if format == "text":
+            return to_text(frame, width, max_rows) + "\n"
+        return to_markdown(frame) if format == "markdown" else to_latex(frame)
     plain = frame.drop(columns=["sums"], errors="ignore")
     if format == "csv":
         return str(plain.to_csv(index=False, lineterminator="\n"))
