@@ -125,6 +125,8 @@ def test_runs_named_one_by_one_share_a_variant_if_they_differ_in_the_seed_alone(
         ("b", "b", 0),
     ]
     assert len(cells([folders[0], folders[0] / "."])) == 36
+    again = write_run(tmp_path / "elsewhere" / "a" / "000000000000", recipe("a", 0), sums(lambda n: 0.5))
+    assert set(cells([folders[0], again])["variant"]) == {"a", "a 2"}, "a seed that was run twice is no second seed"
     with pytest.raises(UserError, match=r"no study in .* is called"):
         cells([tmp_path / "nowhere", folders[0]])
 
