@@ -19,7 +19,7 @@ from numerate.evaluation.statistics import stratified_bootstrap_interval, wilson
 from numerate.results.differing import differing_settings
 from numerate.results.rows import cells, series
 from numerate.results.runs import group_rows, results_of
-from numerate.results.selecting import plain_values, select_columns, sort_rows, where
+from numerate.results.selecting import is_shown, plain_values, select_columns, sort_rows, where
 from numerate.results.summary import STATISTICS, summary
 from numerate.results.tables import (
     Table,
@@ -172,6 +172,8 @@ def test_sorting_puts_what_is_missing_last_in_both_directions(study: Studies) ->
 
 
 def test_shares_are_per_cent_for_people_and_never_round_an_error_away() -> None:
+    metrics = ["final.ood_test", "final.ood_test.mae", "final.ood_test.mae (mean of modules)", "final.ood_test.mae.low"]
+    assert [name for name in metrics if is_shown(name, ["status", *metrics])] == metrics[:2]
     table = table_of(DataFrame({"final.ood_test": [0.99996, 1.0, 0.25], "loss": [0.125, None, 12345.6]}))
     assert table.texts.to_numpy().tolist() == [["99.996", "0.125"], ["100", ""], ["25", "12,346"]]
     assert render(table, "markdown").splitlines()[:3] == [
@@ -250,14 +252,19 @@ def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_repor
 def test_of_labels_runs_are_judged_by_the_farthest_region_that_all_have(study: Studies) -> None:
     def labelled(right: int, *regions: str) -> dict[str, Any]:
         labels = {"max_training_labels": 1, "targets_by_position": [4, 4], "correct_by_position": [4, right]}
-        labels |= {"metrics": {"accuracy": 0.5}, "last_label": 1, "correct_prefix": 1.0, "target_counts": {}}
+        labels |= {"accuracy": 0.5, "last_label": 0.5, "correct_prefix": 0.5, "ood_accuracy": 0.5}
+        labels["baseline"] = {"ood_accuracy": 0.0}
         return done(cells=[cell_record({"count": i}, 0, 4, region, labels=labels) for i, region in enumerate(regions)])
 
     near = [(recipe("near", seed=seed), labelled(4, "in_distribution", "ood_test")) for seed in (0, 1)]
     far = (recipe("far"), labelled(2, "in_distribution", "ood_test", "100+"))
-    groups = group_rows(study([*near, (recipe("near", seed=2), failed()), far]), ["label"])
+    table = study([*near, (recipe("near", seed=2), failed()), far])
+    groups = group_rows(table, ["label"])
     assert rows_of(groups, "label", "success") == [("near", pytest.approx(2 / 3)), ("far", 0.0)]
-    assert "success: runs with final.ood_test.ood_accuracy of" in groups_text(results_of("widths", study.runs))
+    assert "success: runs with final.ood_test.ood_accuracy of" in groups_text(table)
+    of_cells = group_rows(cells("widths", study.runs), ["label", "region"])
+    assert rows_of(of_cells, "label", "region", "ood_accuracy")[-1] == ("far", "100+", 0.5)
+    assert not any(name.endswith("baseline") for name in of_cells)
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,8 @@ def value_columns(table: "DataFrame", keys: Sequence[str], columns: Sequence[str
     numbers = [name for name in table if table[name].dtype.kind in "iuf" and name not in keys]
     if not columns:
         chosen = [name for name in numbers if not is_identifier(name) and split_name(name)[3] == ""]
-        return chosen if "status" in table else [name for name in chosen if column_of(name).shown]
+        of_cells = [name for name in chosen if column_of(name).shown and not name.endswith(".baseline")]
+        return chosen if "status" in table else of_cells
     found = dict.fromkeys(name for column in columns for name in find_columns(table, column) if name not in keys)
     for name in found:
         if name not in numbers:

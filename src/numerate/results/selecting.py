@@ -63,7 +63,7 @@ def is_shown(name: str, names: Sequence[str]) -> bool:
         return name == "non_causal_reason"
     if region == "in_distribution" and metric.startswith(("accuracy", "ood_accuracy")):
         return metric == "accuracy"
-    return column_of(name).shown
+    return column_of(name).shown and metric == base_metric(metric)
 
 
 def find_columns(frame: "DataFrame", name: str, option: str = "columns", *, single: bool = False) -> list[str]:
