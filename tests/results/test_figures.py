@@ -202,6 +202,14 @@ def test_methods_have_colors_and_models_marks_where_all_combinations_are_there(s
     assert styles[0]["color"] == styles[2]["color"] != styles[1]["color"]
 
 
+def test_a_legend_stands_below_the_label_of_its_axis(frame: DataFrame) -> None:
+    figure = lengths({str(i): frame for i in range(4)})
+    figure.draw_without_rendering()
+    for ax in figure.axes:
+        legend, label = ax.get_legend().get_window_extent(), ax.xaxis.label.get_window_extent()
+        assert legend.y1 <= label.y0
+
+
 @pytest.mark.parametrize("draw", [lengths, maps])
 def test_panels_share_axes_but_those_of_maps(draw: Callable[..., Any], frame: DataFrame) -> None:
     figure = draw({name: frame[frame["variant"] == name] for name in ("near", "far")})

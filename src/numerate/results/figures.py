@@ -278,12 +278,16 @@ def _percent_axis(axis: Any) -> None:
 
 def _legend(ax: "Axes") -> None:
     """A legend of several series below axes, in as many columns as fit."""
+    from matplotlib.transforms import offset_copy
+
     handles, labels = ax.get_legend_handles_labels()
     if len(labels) < 2:
         return
     longest = max(len(line) for label in labels for line in label.split("\n"))
     columns = max(1, int(_width(ax) * ax.get_position().width / (0.5 + 0.06 * longest)))
-    ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(-0.04, -0.22), ncols=columns, borderaxespad=0.0)
+    below = offset_copy(ax.transAxes, ax.figure.get_figure(root=True), y=-30, units="points")  # the label of the axis
+    place: Any = {"bbox_to_anchor": (-0.04, 0), "bbox_transform": below, "loc": "upper left", "borderaxespad": 0.0}
+    ax.legend(handles, labels, ncols=columns, **place)
 
 
 FOREST_NOTE = (
@@ -469,13 +473,14 @@ def counts(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "F
 
 def _series(tasks: "Tasks", draw: Callable[..., "Axes"], width: float) -> "Figure":
     """A panel for each task, of many variants for each eight; a single variant is the title."""
-    drawn = []
+    drawn, most = [], 0
     for name, cells in tasks.items():
         variants = list(dict.fromkeys(cells["variant"]))
+        most = max(most, min(len(variants), MAX_SERIES))
         for start in range(0, len(variants), MAX_SERIES):
             title = variants[0] if len(tasks) == len(variants) == 1 else name
             drawn.append((title, partial(draw, cells[cells["variant"].isin(variants[start : start + MAX_SERIES])])))
-    return panels(drawn, width, share="y" if len(tasks) > 1 else "xy")
+    return panels(drawn, width, height=max(2.9, 2.3 + 0.15 * most), share="y" if len(tasks) > 1 else "xy")
 
 
 def compared(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "Figure":
