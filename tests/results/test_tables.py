@@ -252,8 +252,8 @@ def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_repor
 def test_of_labels_runs_are_judged_by_the_farthest_region_that_all_have(study: Studies) -> None:
     def labelled(right: int, *regions: str) -> dict[str, Any]:
         labels = {"max_training_labels": 1, "targets_by_position": [4, 4], "correct_by_position": [4, right]}
-        labels |= {"accuracy": 0.5, "last_label": 0.5, "correct_prefix": 0.5, "ood_accuracy": 0.5}
-        labels["baseline"] = {"ood_accuracy": 0.0}
+        labels |= {"metrics": {"accuracy": 0.5, "ood_accuracy": 0.5}, "baseline": {"ood_accuracy": 0.0}}
+        labels |= {"last_label": 1, "correct_prefix": 1.0, "target_counts": {}}
         return done(cells=[cell_record({"count": i}, 0, 4, region, labels=labels) for i, region in enumerate(regions)])
 
     near = [(recipe("near", seed=seed), labelled(4, "in_distribution", "ood_test")) for seed in (0, 1)]

@@ -23,7 +23,7 @@ from numerate.records.schema import RUN_ID_KEY, Schema, restore_numbers
 
 MessageCallback = Callable[[str], None] | None
 
-FORMAT = 6
+FORMAT = 7
 """Format version of the folders of runs, studies and submissions (`format` in their files): 6 since version 0.3."""
 
 

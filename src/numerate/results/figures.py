@@ -519,7 +519,8 @@ def training(
     score = "accuracy" if "accuracy" in logged else "exact_match"
     scored = logged.loc[logged[score].notna(), "split"].unique() if score in logged else ()
     splits = [name for name in ("validation", "ood_validation") if name in scored]
-    drawn = [("", draw), *(("", partial(draw, y=score, split=name)) for name in splits)]
+    drawn = [("", partial(draw, y=score, split=name)) for name in splits]
+    drawn[:0] = [("", draw)] * bool("loss" in logged and logged.loc[logged["split"].isna(), "loss"].notna().any())
     return panels(drawn, width, columns=3, height=2.7)
 
 

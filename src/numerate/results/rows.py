@@ -167,12 +167,14 @@ def settings_columns(frame: "DataFrame") -> list[str]:
 
 def series(values: Iterable[Any], kind: type | None = None) -> "Series[Any]":
     """A column of one type, by default the one that fits: integers mixed with other numbers are float, all else is
-    text. None and what is not finite are missing."""
+    text. None, what is not finite, and texts among numbers are missing."""
     from pandas import Series
 
     if kind is object:
         return Series(list(values), dtype=object)
     known = [None if type(value) is float and not isfinite(value) else value for value in values]
+    if kind is not None and kind is not str:
+        known = [value if isinstance(value, int | float) else None for value in known]
     types = {*map(type, known)} - {type(None)}
     if kind is None and types and types <= {int, float}:
         kind = int if types == {int} and all(value is None or abs(value) < 2**63 for value in known) else float
