@@ -88,6 +88,14 @@ def test_a_difference_in_any_layer_is_reported() -> None:
     assert compare.differences(base, now) == {"bits": [*compare.LAYERS, "resumed"]}
 
 
+def test_of_an_evaluation_the_counts_and_metrics_are_compared_in_any_order() -> None:
+    evaluated = loaded("compare").evaluated
+    line = [{"digits": 1}, 4, 3, {"linear": {"count": 4}, "metrics": {"mae": 2.0}}]
+    assert evaluated([line]) == evaluated([[3, 4, {"length": 1}, {"nonzero": 4, "metrics": {"mae": 2.0}}]])
+    for other in ([*line[:3], {"metrics": {"mae": 2.5}}], [{"digits": 1}, 4, 2, line[3]], [{"digits": 2}, *line[1:]]):
+        assert evaluated([line]) != evaluated([other])
+
+
 def test_every_command_is_in_the_transcripts() -> None:
     assert set(loaded("transcripts").COMMANDS) == {name.split()[0] for name in COMMANDS}
 

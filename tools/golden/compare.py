@@ -48,11 +48,31 @@ def base_tree(base: str, place: Path, *more: str) -> Path:
     return place
 
 
+LABEL_METRICS = ("accuracy", "ood_accuracy", "last_label", "correct_prefix")
+
+
 def nameless(value: Any) -> Any:
     """A record without the names of its entries, which may have been changed."""
     if isinstance(value, dict):
         return [nameless(item) for item in value.values()]
     return [nameless(item) for item in value] if isinstance(value, list) else value
+
+
+def measured(value: Any) -> Any:
+    """A value of a line of an evaluation: of the sums of labels, numbers and texts the metrics alone, since commits
+    keep other sums of them; of any other record its values."""
+    if not isinstance(value, dict):
+        return nameless(value)
+    if "targets_by_position" in value and "metrics" not in value:  # the metrics stood beside the sums
+        value = {"metrics": {name: value[name] for name in value if name in LABEL_METRICS}}
+    if isinstance(metrics := value.get("metrics"), dict):
+        return sorted(metrics.items())
+    return [measured(item) for item in value.values()]
+
+
+def evaluated(lines: list[list[Any]]) -> list[list[str]]:
+    """The lines of an evaluation, each in an order of its own: commits write their entries in different orders."""
+    return [sorted(json.dumps(measured(value)) for value in line) for line in lines]
 
 
 def differences(base: dict[str, Any], now: dict[str, Any]) -> dict[str, list[str]]:
@@ -64,6 +84,8 @@ def differences(base: dict[str, Any], now: dict[str, Any]) -> dict[str, list[str
             found[label] = [f"base: {before.get('error', 'recorded')}; here: {after.get('error', 'recorded')}"]
         else:
             layers = [layer for layer in LAYERS if nameless(before[layer]) != nameless(after[layer])]
+            if "evaluation" in layers and evaluated(before["evaluation"]) == evaluated(after["evaluation"]):
+                layers.remove("evaluation")
             if after["resumed"] != before["final"]:
                 layers.append("resumed")
             if layers:
