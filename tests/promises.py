@@ -293,22 +293,6 @@ def test_every_term_has_a_weight_and_a_count_that_the_batch_alone_tells(any_loss
         assert counts[name] > 0
 
 
-def test_a_loss_has_a_gradient(any_loss: Any) -> None:
-    _, batch = labelled_rows(RAGGED)
-    for targets_only in (False, True):
-        positions = batch.target_positions_or_none if targets_only else None
-        shape = (batch.targets if positions is None else positions).shape
-        logits = torch.randn(*shape, VOCABULARY.size, generator=torch.Generator().manual_seed(0)).requires_grad_()
-        output = Output(
-            logits, lambda hidden: hidden, target_positions=positions, number_head=lambda x: x.tanh().sum(-1)
-        )
-        loss = any_loss.build(VOCABULARY)
-        sums, counts = loss(output, batch), loss.counts(batch)
-        assert sums.keys() == counts.keys() == loss.weights.keys()
-        assert all(value.isfinite() for value in sums.values())
-        assert any(value.requires_grad for value in sums.values())
-
-
 def test_a_batch_in_parts_has_the_sums_and_counts_of_the_whole(any_loss: Any) -> None:
     loss: LossModule = any_loss.build(VOCABULARY)
     logits, batch = labelled_rows(RAGGED)

@@ -48,7 +48,7 @@ def test_a_schedule_is_defined_between_two_steps(any_schedule: Any) -> None:
 
 def test_a_schedule_stays_defined_beyond_and_without_a_budget(any_schedule: Any) -> None:
     assert any_schedule.multiplier(10 * STEPS, STEPS) == any_schedule.multiplier(STEPS, STEPS)
-    for steps in (1, 50, 100):
+    for steps in (0, 1, 50, 100):
         assert all(0 <= any_schedule.multiplier(step, steps) <= 1 for step in range(steps + 1))
 
 

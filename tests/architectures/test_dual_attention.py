@@ -15,7 +15,6 @@ from numerate.architectures.dual_attention import DualAttention, DualAttentionMi
 from numerate.architectures.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention, TokenSymbols
 from numerate.errors import UserError
 from numerate.integrations.hf_cache import select_state_rows
-from numerate.kernels import relational_fast
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context
 from numerate.models.block import Block, FeedForward
@@ -239,40 +238,12 @@ def test_what_is_kept_for_a_token_is_what_it_is_seen_by() -> None:
         assert sum(one.numel() for one in state.values()) == 10 * numbers
 
 
-@pytest.mark.parametrize(("self_heads", "relational_heads"), [(4, 4), (6, 2), (8, 0), (0, 8)])
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_the_parameters_are_as_many_as_published(self_heads: int, relational_heads: int, symmetric: bool) -> None:
-    """3 d D + D^2 of self-attention; of the others d D (2 + 2 + 1, or one less if symmetric) + H h R + D^2."""
-    part = DualAttention(self_heads, relational_heads, symmetric=symmetric).build(64, 0, 1, ())
-    found = sum(one.numel() for name, one in part.named_parameters() if not name.startswith("symbols."))
-    own, other = 8 * self_heads, 8 * relational_heads
-    relational = 64 * other * (4 if symmetric else 5) + other * relational_heads + other**2
-    assert found == 3 * 64 * own + own**2 + relational
-
-
-def test_no_number_stands_for_every_pair_where_none_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any) -> Any:
-        raise AssertionError("read pair by pair")
-
-    monkeypatch.setattr(relational_fast, "reference_attention", refused)
-    monkeypatch.setattr(relational_fast, "_chunked_relational_attention", refused)
-    read(made(DualAttention(2, 2), 16), drawn(1, 9, 16))
-
-
 def test_dropout_drops_in_training_only() -> None:
     part, x = made(DualAttention(2, 2, dropout=0.5), 16), drawn(1, 9, 16)
     calm = read(part, x)
     assert torch.equal(calm, read(part, x))
     with torch.random.fork_rng(devices=()):
         assert not torch.allclose(read(part.train(), x)[..., 8:], calm[..., 8:])
-
-
-def test_layers_share_their_symbols() -> None:
-    layers: Any = DualAttention().build_layers(16, 3, ())
-    assert layers[0].symbols is layers[1].symbols is layers[2].symbols
-    names = {id(one) for layer in layers for one in layer.parameters()}
-    alone = sum(1 for layer in layers for _ in layer.parameters())
-    assert alone - len(names) == 2 * 4
 
 
 @pytest.mark.parametrize(

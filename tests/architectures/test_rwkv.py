@@ -20,10 +20,6 @@ from numerate.architectures.rwkv import (
 )
 from numerate.architectures.rwkv6 import RWKV6
 from numerate.architectures.rwkv7 import RWKV7, RWKV7Mixer
-from numerate.mixers.alternating import Alternating
-from numerate.models.backbone import Stack
-from numerate.models.decoder import Decoder
-from numerate.vocabulary import Vocabulary
 
 EXACT = {"atol": 1e-11, "rtol": 1e-11}
 SMALL_6 = RWKV6(head_dim=4, decay_rank=3, shift_rank=2)
@@ -232,10 +228,3 @@ def test_ranks_of_version_7_follow_the_width_as_the_authors_suggest() -> None:
     ranks = [low.down.shape[1] for low in (part.w_lora, part.a_lora, part.v_lora, part.g_lora)]
     assert ranks == [64, 64, 32, 128]
     assert made(RWKV7(gate_rank=5), 64).g_lora.down.shape == (64, 5)
-
-
-def test_the_published_model_of_inductive_counting_has_1_116_416_parameters() -> None:
-    mixer = Alternating((RWKV6(published_initialization=True), ChannelMix(version=6, published_initialization=True)))
-    spec = Decoder(hidden_size=128, backbone=Stack(num_layers=8), mixer=mixer, feed_forward=None, embedding_norm=True)
-    model = spec.build(Vocabulary.with_digits([chr(200 + number) for number in range(103 - 14)]), seed=0)
-    assert sum(parameter.numel() for parameter in model.parameters()) == 1_116_416

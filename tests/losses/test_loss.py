@@ -18,7 +18,6 @@ from promises import (  # noqa: F401
     output_everywhere,
     rows_of,
     test_a_batch_in_parts_has_the_sums_and_counts_of_the_whole,
-    test_a_loss_has_a_gradient,
     test_every_term_has_a_weight_and_a_count_that_the_batch_alone_tells,
 )
 

@@ -46,16 +46,6 @@ def test_never_looks_ahead(any_model: Any, build: Any, make_tokens: Any) -> None
 
 
 @torch.no_grad()
-def test_earlier_tokens_matter(any_model: Any, build: Any, make_tokens: Any) -> None:
-    model, tokens = build(any_model), make_tokens([6, 6])
-    whole = logits(model, tokens)
-    for place in (0, 3):
-        ids = torch.where(torch.arange(6) == place, other_ids(tokens.ids), tokens.ids)
-        after = logits(model, replace(tokens, ids=ids))
-        assert not torch.allclose(after[:, -1], whole[:, -1], **EXACT)
-
-
-@torch.no_grad()
 def test_rows_do_not_see_each_other(any_model: Any, build: Any, make_tokens: Any) -> None:
     model, tokens = build(any_model), make_tokens([8, 3, 6, 8])
     for draw in draws(model):
@@ -164,16 +154,6 @@ def test_weights_are_a_function_of_the_seed(any_model: Any, vocabulary: Any) -> 
     assert not matrices & claimed or any(not torch.equal(first[name], other[name]) for name in claimed)
 
 
-def test_every_parameter_has_its_setting(any_model: Any, vocabulary: Any) -> None:
-    model = any_model.build(vocabulary, 0)
-    named = dict(model.named_parameters())
-    settings = model.optimizer_options_by_parameter()
-    assert set(settings) == set(named)
-    for name, (factor, decays) in settings.items():
-        assert factor > 0
-        assert not (decays and named[name].dim() < 2), f"{name} is no matrix and must not decay"
-
-
 @torch.no_grad()
 def test_a_forward_in_evaluation_is_bit_identical_when_repeated(
     any_model: Any, vocabulary: Any, make_tokens: Any
@@ -182,21 +162,6 @@ def test_a_forward_in_evaluation_is_bit_identical_when_repeated(
     assert torch.equal(logits(model, tokens), logits(model, tokens))
     placed = model.assign_positions(tokens, StepContext.for_evaluation())
     assert torch.equal(logits(model, tokens), logits(model, placed)), "unplaced tokens are placed as in evaluation"
-
-
-def test_places_are_made_once_per_position_and_checked(any_model: Any, vocabulary: Any, make_tokens: Any) -> None:
-    model, tokens = any_model.build(vocabulary, 0), make_tokens([8, 5])
-    placed = model.assign_positions(tokens, StepContext(seed=0, step=1))
-    assert len(placed.position_ids) == len(any_model.positions)
-    assert model.num_position_offsets() >= 1
-    assert model.check_tokens(tokens) == []
-    assert model.check_tokens(tokens, training_tokens=tokens) == []
-
-
-def test_cost_grows_with_rows_and_time(any_model: Any, vocabulary: Any) -> None:
-    model = any_model.build(vocabulary, 0)
-    assert 0 < 3 * model.flops(1, 10) == model.flops(3, 10)
-    assert 2 * model.flops(1, 10) <= model.flops(1, 20)
 
 
 @torch.no_grad()

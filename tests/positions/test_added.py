@@ -108,13 +108,6 @@ def test_a_model_that_looks_ahead_says_so_and_is_not_decoded(vocabulary: Any) ->
     causal.prefill(eight(vocabulary), capacity=9)
 
 
-@torch.no_grad()
-def test_what_a_model_with_zooming_says_depends_on_what_comes_later(vocabulary: Any) -> None:
-    """Why nothing that is measured on it is a claim."""
-    model = Decoder(hidden_size=4, mixer=LSTM(), positions=(Scalar(position_ids=Zooming()),)).build(vocabulary, 0)
-    assert not torch.allclose(model(eight(vocabulary, 5)).logits[:, :3], model(eight(vocabulary, 3)).logits)
-
-
 def eight(vocabulary: Any, time: int = 8) -> Tokens:
     return Tokens(torch.full((2, time), vocabulary.token_to_id["7"]), torch.full((2,), time), torch.arange(2))
 

@@ -48,9 +48,10 @@ def taken(tokens: Tokens, rows: torch.Tensor) -> Tokens:
     )
 
 
-def row_of(text: str, vocabulary: Vocabulary) -> Tokens:
-    ids = torch.tensor([[vocabulary.token_to_id[character] for character in text]])
-    return Tokens(ids, torch.tensor([len(text)]), torch.tensor([0]))
+def row_of(text: str, vocabulary: Vocabulary, rows: int = 1) -> Tokens:
+    """Rows of a text, in which a space is a helper."""
+    ids = torch.tensor([[vocabulary.token_to_id[character] for character in text]] * rows)
+    return Tokens(ids, torch.full((rows,), len(text)), torch.arange(rows))
 
 
 @pytest.mark.where(any_position_ids=lambda scheme: not scheme.causal)
@@ -194,8 +195,8 @@ def test_digit_index_per_batch_raises_all_rows_by_the_same(make_tokens: Any, voc
 
 
 def test_random_gaps_are_the_same_in_all_numbers_and_have_the_promised_distribution(vocabulary: Any) -> None:
-    one, count = row_of("321+12=4321", vocabulary), 20000
-    tokens = Tokens(one.ids.repeat(count, 1), one.lengths.repeat(count), torch.arange(count))
+    count = 20000
+    tokens = row_of("321+12=4321", vocabulary, count)
     places = numbers(DigitIndex(max_offset=2, random_gaps=True), tokens, vocabulary, StepContext(0, 0))
     assert torch.equal(places[:, :3], places[:, 7:10])
     assert torch.equal(places[:, 4:6], places[:, 7:9])
@@ -217,8 +218,7 @@ def test_random_gaps_of_rows_without_digits_are_none(vocabulary: Any) -> None:
 
 
 def test_random_gaps_per_batch_are_the_same_for_all_rows(vocabulary: Any) -> None:
-    one = row_of("321+654=9751", vocabulary)
-    tokens = Tokens(one.ids.repeat(50, 1), one.lengths.repeat(50), torch.arange(50))
+    tokens = row_of("321+654=9751", vocabulary, 50)
     spec = DigitIndex(max_offset=6, offset_per="batch", random_gaps=True)
     places = [numbers(spec, tokens, vocabulary, StepContext(0, step)) for step in range(20)]
     assert all((drawn == drawn[0]).all() for drawn in places)
@@ -290,14 +290,8 @@ def test_the_reach_of_a_random_subset_is_the_highest_place_that_training_ever_dr
         assert drawn <= numbering.max_training_position(highest) == 7
 
 
-def helped(text: str, vocabulary: Vocabulary, rows: int = 1) -> Tokens:
-    """Rows of a text in which a space is a helper."""
-    one = row_of(text, vocabulary)
-    return Tokens(one.ids.repeat(rows, 1), one.lengths.repeat(rows), torch.arange(rows))
-
-
 def test_behind_the_end_of_a_row_with_helpers_all_places_are_0(vocabulary: Any) -> None:
-    row = replace(helped("5 x x", vocabulary), lengths=torch.tensor([3]))
+    row = replace(row_of("5 x x", vocabulary), lengths=torch.tensor([3]))
     assert numbers(Sequential("next"), row, vocabulary, StepContext.for_evaluation()).tolist() == [[0, 1, 1, 0, 0]]
 
 
@@ -309,7 +303,7 @@ def test_behind_the_end_of_a_row_with_helpers_all_places_are_0(vocabulary: Any) 
 def test_a_row_shifted_within_some_places_draws_every_offset_that_leaves_it_room(
     text: str, helpers: Any, most: int, vocabulary: Any
 ) -> None:
-    tokens = helped(text, vocabulary, rows=500)
+    tokens = row_of(text, vocabulary, rows=500)
     numbering = Shifted(shift_within=10, helper_positions=helpers)
     calm = numbers(numbering, tokens, vocabulary, StepContext.for_evaluation())
     places = numbers(numbering, tokens, vocabulary, StepContext(0, 3))
@@ -325,7 +319,7 @@ def test_rows_shifted_within_some_places_have_each_their_own_room(make_tokens: A
 
 
 def test_a_random_subset_with_helpers_draws_one_place_more_than_there_are_real_tokens(vocabulary: Any) -> None:
-    tokens = helped("5 x ", vocabulary, rows=4000)
+    tokens = row_of("5 x ", vocabulary, rows=4000)
     places = numbers(RandomSubset(max_length=5, helper_positions="next"), tokens, vocabulary, StepContext(0, 0))
     assert torch.equal(places[:, 1], places[:, 2])
     chosen = places[:, [0, 1, 3]].tolist()

@@ -100,16 +100,21 @@ def test_the_published_width_gives_the_published_millions() -> None:
 
 @pytest.mark.parametrize(
     ("model", "published", "for_each_id"),
-    [("rnn", 59_392, 2 * 128), ("lstm", 158_464, 2 * 128), ("s4", 92_672, 2 * 128), ("mamba", 246_528, 128)],
+    [
+        ("rnn", 59_392, 2 * 128),
+        ("lstm", 158_464, 2 * 128),
+        ("s4", 92_672, 2 * 128),
+        ("mamba", 246_528, 128),
+        ("rwkv", 1_116_416, 2 * 128),
+    ],
 )
 def test_a_recurrent_net_has_the_published_number_of_weights(model: str, published: int, for_each_id: int) -> None:
     """With the 103 published texts; Mamba's head is tied, so that an id has one vector."""
     assert weights(of("counting_samesymbol", model)) == published + 3 * for_each_id
 
 
-def test_rwkv_is_a_version_6_of_its_published_size() -> None:
+def test_rwkv_is_a_version_6() -> None:
     recipe = of("counting_samesymbol", "rwkv")
-    assert weights(recipe) == pytest.approx(1.12e6, rel=0.02)
     time_mix, channel_mix = recipe.model.mixer.mixers
     assert (type(time_mix).__name__, channel_mix.version, recipe.model.backbone.num_layers) == ("RWKV6", 6, 8)
 
@@ -266,12 +271,3 @@ def test_the_largest_offset_leaves_one_position_behind_the_longest_row() -> None
     longest = {"counting_samesymbol_mod10": 100, "counting_samesymbol_mod10bos": 101, "counting_selective_10items": 99}
     for task, tokens in longest.items():
         assert of(task, "ape").model.positions[0].position_ids.max_shift == 128 - 1 - tokens
-
-
-def test_zooming_looks_ahead_and_says_so() -> None:
-    ahead = built(
-        override(of("counting_samesymbol_mod10", "spe_zooming"), ["model.hidden_size=16"])
-    ).non_causal_reason()
-    assert ahead is not None
-    assert "Zooming" in ahead
-    assert built(override(of("counting_samesymbol_mod10", "spe"), ["model.hidden_size=16"])).non_causal_reason() is None

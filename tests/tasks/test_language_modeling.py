@@ -194,22 +194,6 @@ def test_missing_and_damaged_files_are_refused_with_the_command_that_makes_them(
     refused(LanguageModeling(str(mine)), f"is a folder of `numerate data prepare`; set train={mine}/train")
 
 
-def test_texts_that_are_empty_or_torn_are_refused_and_one_without_separators_is_one_document(tmp_path: Path) -> None:
-    held = tmp_path / "held.txt"
-    held.write_text("<|endoftext|>".join(STORIES))
-    text, lines = tmp_path / "a.txt", tmp_path / "b.jsonl"
-    text.write_text("")
-    with pytest.raises(UserError, match="is empty"):
-        task_of(text, validation=str(held)).prepare_files()
-    lines.write_text('{"text": "one"}\n{"text": "tw')
-    with pytest.raises(UserError, match=r"b\.jsonl, record 2: is not valid JSON"):
-        task_of(lines, validation=str(held)).prepare_files()
-    text.write_text("\n\n".join(STORIES))
-    with pytest.warns(UserWarning, match="does not contain the separator .*, so it is one document"):
-        task_of(text, validation=str(held)).prepare_files()
-    assert task_of(text, validation=str(held)).corpus("train").num_documents == 1
-
-
 def test_a_corpus_shorter_than_a_context_is_refused_and_a_lone_shard_needs_a_validation(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     raw_ids(load_tokenizer(CHARACTER_TOKENIZER), STORIES[:1]).tofile(path)

@@ -14,7 +14,6 @@ from numerate.tasks.mixture import Mixture
 from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
 from numerate.tasks.sorting import Sorting
-from numerate.tokenizers.number_formats import Digits
 from numerate.tokenizers.tokenizer import Characters
 from numerate.vocabulary import ITEM_LABELS
 
@@ -120,15 +119,6 @@ def test_the_longest_list_is_as_long_as_any() -> None:
         == int(drawn.lengths.max())
         == 3 * 5 + 5 + 1
     )
-
-
-def test_numbers_are_spelled_as_the_tokenizer_says_and_labels_as_they_are() -> None:
-    task = Sorting()
-    question = task.parse_question("A:21,B:7,C:9=")
-    for numbers, text in ((Digits(), "A:12,B:7,C:9=B,C,A"), (Digits("normal"), "A:21,B:7,C:9=B,C,A")):
-        tokenizer = Characters(numbers, vocabulary="sort")
-        vocabulary = tokenizer.build_vocabulary(task)
-        assert tokenizer.decode(tokenizer.encode_examples(question, vocabulary).ids[0], vocabulary) == text
 
 
 def test_what_is_no_list_is_refused() -> None:

@@ -128,8 +128,6 @@ def test_further_tests_are_parts_behind_its_own(tmp_path: Path, monkeypatch: pyt
 
 
 def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(UserError, match=r"^extra_tests: must be .* or .*, not 'svamps'.*Did you mean 'svamp'"):
-        GSM8K(extra_tests=("svamps",))  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"^extra_tests: must not contain 'svamp' twice"):
         GSM8K(extra_tests=("svamp", "svamp"))
 

@@ -141,9 +141,7 @@ def test_what_cannot_be_read_is_refused_with_what_would_be_right(tmp_path: Path)
     (tmp_path / "folder").mkdir()
     with pytest.raises(UserError, match="holds no rows; must be a text file"):
         open_row_file(tmp_path / "folder")
-    (tmp_path / "some.txt").write_bytes(b"1=2\n\xff\xfe=3\n")
-    with pytest.raises(UserError, match=r"some.txt, line 2: is no text in UTF-8"):
-        open_row_file(tmp_path / "some.txt").text(1)
+    (tmp_path / "some.txt").write_text("1=2\n")
     with pytest.raises(UserError, match=r"split: .* has no splits"):
         open_row_file(tmp_path / "some.txt", split="train")
     with pytest.raises(UserError, match=r"vocabulary: must be one of .*, not 'sorting'"):

@@ -1,18 +1,18 @@
 """Promises of number formats for texts: batches equal single numbers, and what is written is read back."""
 
-import json
 import re
 import struct
 from decimal import Decimal
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import published_case
 from numerate.errors import UserError
 from numerate.text.tokenizers import number_spans as found_numbers
 from numerate.text.tokenizers.float_formats import FoNE, IEEEBits
@@ -45,10 +45,7 @@ NUMBERS = st.one_of(
 )
 
 
-def case(shared: Path, name: str) -> dict[str, Any]:
-    cases = json.loads((shared / "cases" / "number_token_loss.json").read_text())["cases"]
-    found: dict[str, Any] = next(case for case in cases if case["name"] == name)
-    return found
+case = partial(published_case, file="number_token_loss.json")
 
 
 def found_in(text: str, number_format: TextNumberFormat) -> list[str]:
@@ -190,7 +187,7 @@ def test_a_group_has_its_value() -> None:
 
 def test_the_regression_transformer_writes_the_published_tokens(shared: Path) -> None:
     published = RegressionTransformer(published=True)
-    known = case(shared, "rt_number_tokens")
+    known = case(shared, name="rt_number_tokens")
     for text, expected in zip(known["inputs"], known["expected"], strict=True):
         assert [*chain.from_iterable(symbols_of(text, published))] == expected, text
 
@@ -198,7 +195,7 @@ def test_the_regression_transformer_writes_the_published_tokens(shared: Path) ->
 def test_its_320_tokens_mean_a_digit_and_a_power_of_ten(shared: Path) -> None:
     ours = RegressionTransformer()
     assert len(ours.symbols()) == 330
-    for symbol, expected in case(shared, "rt_token_values")["expected"].items():
+    for symbol, expected in case(shared, name="rt_token_values")["expected"].items():
         kind, digit, order = ours.symbol_info(symbol)
         assert (kind, digit) == (DIGIT, expected["ignore_order"])
         assert digit * 10.0**order == pytest.approx(expected["value"])
@@ -246,7 +243,7 @@ def template(text: str, number_format: XVal) -> tuple[str, list[float]]:
 
 
 def test_xval_takes_out_the_published_numbers(shared: Path) -> None:
-    known = case(shared, "xval_extract")
+    known = case(shared, name="xval_extract")
     for text, expected in zip(known["inputs"], known["expected"], strict=True):
         found, numbers = template(text, XVal(published=True))
         assert found == expected["template"]

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numerate.errors import UserError
-from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.text.data.writing import format_lines
 from numerate.tokenizers.layout import TokenClassification
@@ -114,12 +113,6 @@ def test_a_text_that_the_vocabulary_has_not_is_unknown_and_such_a_label_is_refus
     other = Questions(ALPHABET, block.symbols, block.numbers, labels=np.array([[1, 3]], np.int16))
     with pytest.raises(UserError, match=r"^tokenizer: the label '100' must be in the vocabulary"):
         Words().encode_examples(other, small)
-
-
-def test_questions_with_numbers_are_refused() -> None:
-    task = Arithmetic()
-    with pytest.raises(UserError, match="use tokenizer=Characters"):
-        Words().encode_examples(task.parse_question("1+2="), Words().build_vocabulary(task))
 
 
 # Hiding --------------------------------------------------------------------------------------------------------------

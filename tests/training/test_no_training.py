@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import small_runs
-from numerate.catalogue import parts_by_kind
 from numerate.cli import main
 from numerate.config import override
 from numerate.errors import UserError
@@ -60,12 +59,6 @@ def test_the_command_trains_nothing_and_evaluates(
     assert "final checkpoint, step 0" in capsys.readouterr().out
     assert main(["train", "addition_abacus", *small_runs.SMALL.split(), *OWN.split(), *NONE]) == 0
     assert "already trained to step 0, with a budget of 0 steps" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("schedule", sorted(parts_by_kind()["Schedule"]))
-def test_every_schedule_stands_a_budget_of_no_steps(schedule: str, tmp_path: Path) -> None:
-    done = train(small("training.steps=0", f"schedule={schedule}"), runs_dir=tmp_path, quiet=True)
-    assert done.run.checkpoints("final")[0].step == 0
 
 
 def test_a_start_that_was_evaluated_can_be_trained_on_and_gives_the_very_same_weights(tmp_path: Path) -> None:

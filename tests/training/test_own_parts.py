@@ -31,7 +31,6 @@ from numerate.training.trainer import Trainer
 
 torch.set_num_threads(1)
 
-RIGHT = "right"
 TINY = recipe("addition_abacus", "model.hidden_size=32", "model.backbone.num_layers=1", "training.batch_size=8")
 RANDOM = "has a forward that is random, also in evaluation mode; use nn.Dropout or dropout(x, p, self.training)"
 ROWS = "computes something else for a row when other rows of the batch change; it must treat rows independently"

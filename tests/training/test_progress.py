@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from numerate.training.progress import ProgressBar, format_duration
+from numerate.training.progress import ProgressBar
 
 
 class Clock:
@@ -110,8 +110,3 @@ def test_a_log_that_cannot_be_written_warns_once_and_does_not_stop_the_run(tmp_p
             progress.step(step)
     assert stream.getvalue().count("warning: the log is no longer written") == 1
     assert "3/3" in stream.getvalue()
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (124, "2:04"), (3723, "1:02:03")])
-def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text

@@ -18,8 +18,6 @@ from typing import Any
 import pytest
 
 from launched import ended, last_logged_step, launch
-from numerate.api import recipe
-from numerate.runs.train import train
 
 STEPS = 320
 RECIPE = (
@@ -179,9 +177,3 @@ def test_three_processes_go_on_bit_by_bit_and_the_death_of_one_ends_all(
     assert run.stopped_after(45, one_worker_killed) != 0
     assert run.holders() == []
     same_to_the_end(run, whole(3))
-
-
-def test_dropout_was_on(tmp_path: Path, whole: "Callable[[int], Commands]") -> None:
-    dry = recipe("addition_abacus", *RECIPE[1:], "model.dropout=0", "model.mixer.dropout=0", "training.steps=3")
-    train(dry, runs_dir=tmp_path, quiet=True)
-    assert Commands(tmp_path).metrics()[0]["loss"] != whole(1).metrics()[0]["loss"]

@@ -14,7 +14,7 @@ from numerate.training.distributed import World
 from numerate.training.optimizer import AdamW
 from numerate.training.peak_flops import peak_flops
 from numerate.training.recipe import Training
-from numerate.training.timings import Timings, format_throughput
+from numerate.training.timings import Timings
 from small_runs import metrics, small
 
 CPU = torch.device("cpu")
@@ -60,13 +60,6 @@ def test_limits_are_stated_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A10")
     timings = Timings(World(torch.device("cuda")), Training(precision="fp32", tf32=True))
     assert (timings.matmul_precision, timings.peak) == ("tf32", 62.5e12)
-
-
-def test_a_speed_is_shown_in_a_few_words() -> None:
-    assert format_throughput({"tokens_per_second": 950}) == "950 tokens/s"
-    assert (
-        format_throughput({"tokens_per_second": 1_234_567, "flops_utilization": 0.4}) == "1.23M tokens/s (40% of peak)"
-    )
 
 
 def test_a_run_logs_speeds_and_the_norms_of_its_layers_and_evaluates_its_start(tmp_path: Path) -> None:
