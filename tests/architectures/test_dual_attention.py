@@ -238,14 +238,6 @@ def test_what_is_kept_for_a_token_is_what_it_is_seen_by() -> None:
         assert sum(one.numel() for one in state.values()) == 10 * numbers
 
 
-def test_dropout_drops_in_training_only() -> None:
-    part, x = made(DualAttention(2, 2, dropout=0.5), 16), drawn(1, 9, 16)
-    calm = read(part, x)
-    assert torch.equal(calm, read(part, x))
-    with torch.random.fork_rng(devices=()):
-        assert not torch.allclose(read(part.train(), x)[..., 8:], calm[..., 8:])
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [

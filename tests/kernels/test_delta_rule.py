@@ -22,16 +22,6 @@ def test_a_key_brings_back_what_was_last_written_to_it() -> None:
     torch.testing.assert_close(memory[0, 0], torch.tensor([[7.0, 9.0], [1.0, 2.0]]))
 
 
-def test_two_reflections_are_a_rotation_which_counts_modulo_five() -> None:
-    angle = torch.tensor(torch.pi / 5)
-    axes = torch.stack([torch.tensor([1.0, 0.0]), torch.stack([angle.cos(), angle.sin()])])
-    keys, queries = axes.repeat(10, 1)[None, :, None], torch.tensor([1.0, 0.0]).expand(1, 10, 1, 2)
-    start = torch.eye(2)[None, None]
-    read, _ = recurrent_delta_rule(queries, keys, torch.zeros(1, 20, 1, 2), torch.full((1, 20, 1), 2.0), state=start)
-    torch.testing.assert_close(read[0, 5:], read[0, :5], atol=1e-5, rtol=0)
-    assert float((read[0, :4] - read[0, 4]).norm(dim=2).min()) > 1, "five different places on the circle"
-
-
 def test_operations_are_those_of_the_matrix_products_inside_the_chunks() -> None:
     assert delta_rule_flops(32, 1, 8, 8) == delta_rule_flops(16, 2, 8, 8) + 2 * (16 * 32 * (8 + 8) + 16 * 8 * 8)
     assert delta_rule_flops(64, 1, 8, 8) == 2 * delta_rule_flops(32, 1, 8, 8)

@@ -7,17 +7,12 @@ import torch
 
 from numerate.errors import UserError
 from numerate.mixers.alternating import Alternating
-from numerate.mixers.attention import Attention, SelfAttention
+from numerate.mixers.attention import Attention
 from numerate.mixers.recurrent import LSTM
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.vocabulary import Vocabulary
-
-
-def test_layers_take_the_mixers_in_turn() -> None:
-    layers = Alternating((LSTM(), Attention(num_heads=2))).build_layers(16, 5, ())
-    assert [isinstance(layer, SelfAttention) for layer in layers] == [False, True, False, True, False]
 
 
 def test_each_mixer_is_built_with_its_layer_and_depth_among_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,8 +57,3 @@ def test_no_mixer_and_lists_within_lists_are_refused() -> None:
         Alternating(())
     with pytest.raises(UserError, match=r"mixers\.0: must not be Alternating itself"):
         Alternating((Alternating(),))
-
-
-def test_it_attends_if_any_does() -> None:
-    assert Alternating((LSTM(), Attention())).has_attention()
-    assert not Alternating((LSTM(), LSTM())).has_attention()

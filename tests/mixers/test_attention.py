@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from layers import assert_same, context, drawn, made, read
+from numerate.architectures.dual_attention import DualAttention
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention, SelfAttention
 from numerate.positions.bias import ALiBi, T5Bias
 from numerate.positions.position import AttentionBias, Position
 from numerate.positions.position_ids import DigitIndex
 from numerate.positions.rotary import Rotary
+from variants import name_of
 
 
 @torch.no_grad()
@@ -152,8 +154,9 @@ def test_hidden_tokens_see_themselves_or_not_however_they_are_read(themselves: b
         assert_same(output[:, 0], expected[:, place])
 
 
-def test_dropout_drops_in_training_only() -> None:
-    part, x = made(Attention(num_heads=2, dropout=0.5), 8), drawn(2, 5, 8)
+@pytest.mark.parametrize("spec", [Attention(num_heads=2, dropout=0.5), DualAttention(0, 2, dropout=0.5)], ids=name_of)
+def test_dropout_drops_in_training_only(spec: Any) -> None:
+    part, x = made(spec, 8), drawn(2, 5, 8)
     calm = read(part, x)
     assert torch.equal(calm, read(part, x))
     with torch.random.fork_rng(devices=()):

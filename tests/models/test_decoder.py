@@ -115,13 +115,6 @@ def test_between_trunk_and_head_stand_feed_forward_norm_and_adapter(build: Any, 
     torch.testing.assert_close(output, x @ model.head_projection.weight.T @ model.head.weight.T, atol=1e-12, rtol=1e-10)
 
 
-def test_several_positions_each_have_places_of_their_own(build: Any, make_tokens: Any) -> None:
-    model = build(Decoder(hidden_size=16, positions=(Learned(position_ids=DigitIndex()), Sinusoidal(), Rotary())))
-    placed = model.assign_positions(make_tokens([6, 6]), StepContext.for_evaluation())
-    assert [places.shape[0] for places in placed.position_ids] == [2, 1, 1]
-    assert not torch.equal(placed.position_ids[0], placed.position_ids[1].expand(2, -1))
-
-
 def test_equal_position_ids_are_assigned_once(build: Any, make_tokens: Any) -> None:
     ids = (DigitIndex(max_offset=3), Shifted(9), DigitIndex(max_offset=3))
     model = build(Decoder(hidden_size=16, positions=tuple(Rotary(position_ids=one) for one in ids)))

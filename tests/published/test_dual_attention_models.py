@@ -283,19 +283,6 @@ def test_presets_are_settings_that_can_be_changed_and_crossed() -> None:
         published(num_relations=3)
 
 
-@pytest.mark.parametrize("made", [published, current, corrected])
-def test_frozen_symbols_do_not_learn_and_their_templates_do(
-    made: Callable[..., Decoder], vocabulary: Vocabulary
-) -> None:
-    still, free = (made(**SMALL, trainable_symbols=each).build(vocabulary, 0) for each in (False, True))
-    fixed = [name for name, one in still.named_parameters() if not one.requires_grad]
-    learning = {name for name, one in still.named_parameters() if one.requires_grad}
-    lost = [name for name, _ in free.named_parameters() if name not in learning]
-    assert len(lost) == 1, lost
-    assert lost[0].endswith("symbols.symbol_library")
-    assert set(fixed) <= set(lost)
-
-
 def test_gelu_has_its_approximation_by_a_hyperbolic_tangent() -> None:
     part = FeedForward("gelu", intermediate_size=8, gelu_approximate="tanh").build(8)
     x = torch.linspace(-3, 3, 8)[None, None]

@@ -71,20 +71,13 @@ def test_the_few_rows_of_a_labelled_task_are_written_once_unless_count_draws_the
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["data", "write", "Counting", "start_number=before", "held_out_starts=6"]
-    whole = {}
-    for split in ("train", "test", "validation"):
+    for split, count in {"train": 3425, "test": 200, "validation": 100}.items():
         assert main([*words, f"split={split}", f"out={split}"]) == 0
         assert f"every row of split {split} once (count= draws them)" in capsys.readouterr().out
-        rows = (here / split / "rows.txt").read_text().splitlines()
-        assert len(set(rows)) == len(rows)
-        whole[split] = set(rows)
-    assert [len(rows) for rows in whole.values()] == [3425, 200, 100]
-    assert len(set.union(*whole.values())) == 3725, "99 + 98 + ... + 50"
+        assert len(set(rows_of(split))) == len(rows_of(split)) == count
     assert main([*words, "count=4000", "out=drawn"]) == 0
-    drawn = (here / "drawn" / "rows.txt").read_text().splitlines()
-    assert len(drawn) == 4000
-    assert len(set(drawn)) < 3425
-    assert set(drawn) <= whole["train"]
+    assert len(rows_of("drawn")) == 4000
+    assert set(rows_of("drawn")) < set(rows_of("train"))
     assert [head_of(name)["each_once"] for name in ("train", "drawn")] == [1, 0]
 
 

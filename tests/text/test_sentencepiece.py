@@ -1,16 +1,15 @@
 """Promises of SentencePiece models: their ids are those that the package sentencepiece gives, without it."""
 
-import json
 import random
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import published_case
 from numerate.errors import UserError
 from numerate.text.tokenizers.sentencepiece_files import build_merges, load_sentencepiece
 from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
@@ -96,18 +95,12 @@ def test_ids_are_those_of_the_package_sentencepiece(mistral: PretrainedTokenizer
 
 
 def test_the_published_texts_come_back_from_the_open_tokenizer(shared: Path, mistral: PretrainedTokenizer) -> None:
-    case = llama_case(shared)
+    case = published_case(shared, "dual_attention.json", "llama_sentencepiece_ids")
     assert (mistral.size, mistral.document_start_id) == (case["config"]["vocab"], case["config"]["bos"])
     for text, expected in zip(case["inputs"]["texts"], case["expected"]["ids"], strict=True):
         ids = mistral.encode([text])[0]
         assert mistral.decode(ids) == text
         assert len(ids) < len(expected), "it has as many tokens as Llama's, or fewer"
-
-
-def llama_case(shared: Path) -> dict[str, Any]:
-    cases = json.loads((shared / "cases/dual_attention.json").read_text(encoding="utf-8"))["cases"]
-    found: dict[str, Any] = next(case for case in cases if case["name"] == "llama_sentencepiece_ids")
-    return found
 
 
 @pytest.mark.parametrize(
