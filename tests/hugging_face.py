@@ -59,6 +59,18 @@ def examples_of(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
+def pair_tokenizer() -> Any:
+    """A tokenizer of the library tokenizers, whose numbers of two digits are one piece each, as T5 has them."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    tokens = ["<pad>", "</s>", "<unk>", *map(str, range(10)), *map(str, range(10, 100)), "+", "=", " "]
+    made = Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex("[0-9]{1,2}|."), "isolated")
+    made.decoder = decoders.Fuse()
+    made.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    return made
+
+
 def byte_tokenizer(*more_tokens: str) -> Any:
     """One token a byte, and special tokens, of which the fourth may be `<unk>`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers

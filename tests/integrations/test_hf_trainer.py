@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hugging_face import QUIET, byte_tokenizer, examples_of, tiny_llama, tiny_t5, transformers
+from hugging_face import QUIET, byte_tokenizer, examples_of, pair_tokenizer, tiny_llama, tiny_t5, transformers
 from numerate import NumberTokenLoss
 from numerate.errors import UserError
 from numerate.integrations.hf_trainer import compute_loss_func, number_loss_trainer
@@ -212,25 +212,14 @@ def test_what_a_trainer_cannot_do_with_this_loss_is_refused() -> None:
         compute_loss_func(loss)({"logits": torch.zeros(1, 2, 300)}, None)
 
 
-def tokenizer_of_pairs() -> Any:
-    """Numbers of two digits are one token, as T5 has them."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
-    tokens = ["<pad>", "</s>", "<unk>", " ", "+", "=", *map(str, range(10)), *map(str, range(10, 100))]
-    plain = Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="<unk>"))
-    plain.pre_tokenizer = pre_tokenizers.Split(Regex("[0-9]{1,2}|."), "isolated")
-    plain.decoder = decoders.Fuse()
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=plain, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    )
-
-
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the pages load by name is tiny and random here, whatever the name."""
 
     def read(name: str, **_: Any) -> Any:
-        return tokenizer_of_pairs() if "t5" in name else byte_tokenizer()
+        special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+        pairs = transformers.PreTrainedTokenizerFast(tokenizer_object=pair_tokenizer(), **special)
+        return pairs if "t5" in name else byte_tokenizer()
 
     made = {"AutoTokenizer": read, "AutoModelForCausalLM": lambda *_, **__: tiny_llama()}
     made["AutoModelForSeq2SeqLM"] = lambda *_, **__: t5()

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from hugging_face import pair_tokenizer
 from numerate.api import recipe
 from numerate.config import setting
 from numerate.errors import UserError
@@ -37,22 +38,14 @@ from numerate.training.recipe import Recipe
 from numerate.training.trainer import Trainer
 from numerate.vocabulary import DIGIT
 
-tokenizers = pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
+pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
 
 torch.set_num_threads(1)
 
 
 @pytest.fixture
 def pieces(tmp_path: Path) -> Path:
-    """A tokenizer whose numbers of two digits are one piece each."""
-    tokens = ["<pad>", "</s>", "<unk>", *"0123456789", *(str(number) for number in range(10, 100)), "+", "=", " "]
-    made = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="<unk>")
-    )
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("[0-9]{1,2}|."), "isolated")
-    made.decoder = tokenizers.decoders.Fuse()
-    made.add_special_tokens(["<pad>", "</s>", "<unk>"])
-    made.save(str(tmp_path / "tokenizer.json"))
+    pair_tokenizer().save(str(tmp_path / "tokenizer.json"))
     return tmp_path / "tokenizer.json"
 
 
