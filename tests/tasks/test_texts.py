@@ -1,7 +1,6 @@
 """Promises of questions whose texts stand elsewhere: they are the same questions, read only when somebody asks."""
 
 import numpy as np
-import pytest
 
 from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Example, Questions
@@ -50,8 +49,3 @@ def test_a_fingerprint_tells_where_a_question_ends() -> None:
     first, second = InMemorySource((Example("ab", "c"),)), InMemorySource((Example("a", "bc"),))
     assert first.fingerprint != second.fingerprint
     assert first.fingerprint == InMemorySource((Example("ab", "c"),)).fingerprint
-
-
-@pytest.mark.parametrize("row", range(3))
-def test_plain_text_is_the_text_as_it_stands(row: int) -> None:
-    assert format_question(of(row), 0) == (PAIRS[row].question, PAIRS[row].answer)
