@@ -102,10 +102,10 @@ def test_an_evaluation_that_is_stopped_says_where_and_resumes_there(
     monkeypatch.setattr(EvaluationPlan, "score", lambda *given: next(answers, real)(*given))
     assert main(words) == status
     assert re.search(
-        r"evaluate: stopped at 2 of \d+ cells; the same command resumes from here\n", capsys.readouterr().err
+        r"evaluate: stopped at 24 of \d+ questions; the same command resumes from here\n", capsys.readouterr().err
     )
     assert main(words) == 0
-    assert re.search(r"evaluate 2/(\d+) cells .*\n.*evaluate \1/\1 cells", capsys.readouterr().err)
+    assert re.search(r"evaluate 24/(\d+) questions .*\n.*evaluate \1/\1 questions", capsys.readouterr().err)
 
 
 # Cutting -------------------------------------------------------------------------------------------------------------
@@ -133,14 +133,14 @@ def test_an_engine_leaves_the_same_bytes(copy: Callable[[str], Run], options: di
     assert list(found[0]) == list(found[1])
 
 
-def test_progress_counts_the_cells_of_all_workers_from_what_is_known(run: Run) -> None:
+def test_progress_counts_the_questions_of_all_workers_from_what_is_known(run: Run) -> None:
     run.evaluate("1:2")
     on_progress: list[tuple[int, int]] = []
     run.evaluate(
         "1:3", on_progress=lambda *counts: on_progress.append(counts), engine=Here(workers=2), predictions=True
     )
-    assert on_progress[0] == (0, 9), "four are scored, without predictions"
-    assert on_progress[-1] == (9, 9)
+    assert on_progress[0] == (0, 9 * 12), "four cells are scored, without predictions"
+    assert on_progress[-1] == (9 * 12, 9 * 12)
     assert on_progress == sorted(on_progress)
 
 

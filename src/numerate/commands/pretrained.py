@@ -39,6 +39,5 @@ def pretrained_runs(
 
 def evaluate_with_progress(run: Run, label: str = "evaluate", **options: Any) -> Results:
     """Evaluates a run with a progress bar; the options are those of `Run.evaluate`."""
-    counts_questions = run.evaluation_data.kind.keeps_predictions and options.get("engine") is None
-    with ProgressBars(label, unit="question" if counts_questions else "cell") as progress:
+    with ProgressBars(label, unit=run.evaluation_data.kind.unit.removesuffix("s")) as progress:
         return run.evaluate(**options, on_progress=progress.on_progress)

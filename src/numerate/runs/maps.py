@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from numerate import catalogue
 from numerate.batch import Model, StepContext, Tokens
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, extract_prompts
@@ -33,12 +32,11 @@ TEXT_TOKENS = 64
 
 
 class MapRow(NamedTuple):
-    """The maps of one kind in one layer: `weights` (heads x query x key), with a label for each query and key."""
+    """The maps of one kind in one layer: `weights` (heads x query x key), with a label for each key."""
 
     kind: str
     layer: str
     weights: NDArray[np.float32]
-    queries: Sequence[str]
     keys: Sequence[str]
 
 
@@ -51,16 +49,8 @@ class Layer:
     """
 
     name: str
-    layer: int
-    loop: int
     component: str
     maps: Mapping[MapKind, NDArray[np.float32]]
-
-    def weights(self, kind: MapKind) -> NDArray[np.float32]:
-        """The maps of one kind for all heads: heads x query x key. Raises `UserError` if there are none."""
-        if kind not in self.maps:
-            raise UserError(f"{self.name}: has no maps of {kind!r}; there are: {', '.join(self.maps)}")
-        return self.maps[kind]
 
 
 @dataclass(frozen=True)
@@ -91,23 +81,20 @@ class AttentionMaps:
         words = re.sub(r"[^a-z0-9]+", "-", self.prompt.lower())[:32].strip("-")
         return f"{words}-step{self.step}-{digest}".strip("-")
 
-    def rows(self) -> list[MapRow]:
-        """The rows of the figure: each kind of map of each layer."""
-        rows = []
-        for layer in self.layers:
-            queries = self.source or () if layer.component == "encoder" else self.tokens
-            for kind, weights in layer.maps.items():
-                symbols = tuple(map(str, range(weights.shape[-1])))
-                keys = {"cross attention": self.source or (), "symbols": symbols}.get(kind, queries)
-                rows.append(MapRow(kind, layer.name, weights, queries, keys))
-        return rows
-
     def figure(self) -> "Figure":
         """All maps as one figure of matplotlib: a row for each layer and kind, a column for each head."""
+        rows = []
+        for layer in self.layers:
+            for kind, weights in layer.maps.items():
+                source = kind == "cross attention" or layer.component == "encoder"
+                keys = (
+                    map(str, range(weights.shape[-1])) if kind == "symbols" else self.source if source else self.tokens
+                )
+                rows.append(MapRow(kind, layer.name, weights, tuple(keys or ())))
         prompt = shorten(self.prompt, 60) or "the beginning of a document"
         settings = "".join(f", {name}={value}" for name, value in self.settings)
         title = f"{prompt} ({self.checkpoint} checkpoint, step {self.step:,}{settings})"
-        figure: Figure = of_results("figures").maps_figure(self.rows(), title)
+        figure: Figure = of_results("figures").maps_figure(rows, title)
         return figure
 
     def _repr_png_(self) -> bytes:
@@ -140,13 +127,14 @@ def compute_attention_maps(
         for warning in model.check_tokens(tokens):
             run.warn(warning)
         positioned = model.assign_positions(tokens, StepContext.for_evaluation(position_offset))
-        found: Sequence[LayerMaps] | None = model.attention_maps(positioned, source)
+        found = model.attention_maps(positioned, source)
         if found is None:
             with record_maps(model) as recorded:
                 model(positioned, source)
             found = recorded.layers
     if not found:
-        raise UserError(_no_maps_message(run))
+        name = type(getattr(run.recipe.model, "mixer", run.recipe.model)).__name__
+        raise UserError(f"model: {name} has no attention, so there are no maps")
     available = sorted({one.layer for one in found})
     if layers is not None and (missing := sorted({*layers} - {*available})):
         raise UserError(f"layer: {missing[0]} has no maps; there are: {', '.join(map(str, available))}")
@@ -157,7 +145,7 @@ def compute_attention_maps(
         None if source is None else _symbols(run, source),
         tuple(_layer(one, is_looped) for one in found if layers is None or one.layer in layers),
         answer_start,
-        str(checkpoint),
+        checkpoint,
         stored.step,
         position_offset,
         tuple(sorted(run.changed_settings.items())),
@@ -202,15 +190,4 @@ def _symbols(run: OpenedRun, tokens: Tokens) -> tuple[str, ...]:
 
 def _layer(maps: LayerMaps, is_looped: bool) -> Layer:
     name = f"{maps.component} layer {maps.layer}".strip() + f", loop {maps.loop}" * is_looped
-    weights = {kind: found[0].float().cpu().numpy() for kind, found in maps.maps.items()}
-    return Layer(name, maps.layer, maps.loop, maps.component, weights)
-
-
-def _no_maps_message(run: OpenedRun) -> str:
-    """Why there are no maps, and which mixers have some."""
-    names = catalogue.parts_by_kind()["Mixer"]
-    attending = [name for name in names if catalogue.get_class("Mixer", name)().has_attention()]
-    mixer = getattr(run.recipe.model, "mixer", None)
-    what, part = ("model", run.recipe.model) if mixer is None else ("model.mixer", mixer)
-    name = type(part).__name__
-    return f"{what}: {name} has no attention, so there are no maps; mixers with attention: {', '.join(attending)}"
+    return Layer(name, maps.component, {kind: found[0].float().cpu().numpy() for kind, found in maps.maps.items()})

@@ -8,16 +8,14 @@ from typing import Any, NamedTuple
 
 from numerate.batch import Model
 from numerate.config import expand_sweep
-from numerate.config.differences import settings_key
 from numerate.errors import UserError, check_choice, check_positive
 from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH
 from numerate.evaluation.evaluator import METHODS, CellRequest, Method, parse_grid, resolve_grid, warn_replaced_grid
 from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, parse_shard, shard
 from numerate.records.kinds import EVALUATION, PREDICTIONS
 from numerate.records.schema import RUN_ID_KEY, Schema
-from numerate.reports.records import settings_key
-from numerate.runs.out_of_memory import explained_out_of_memory
-from numerate.runs.store import EvaluationStore, RecordKey, StoredPredictions, with_checksum
+from numerate.runs.engines.memory import explained_out_of_memory
+from numerate.runs.store import EvaluationStore, RecordKey, StoredPredictions, record_key, with_checksum
 from numerate.tasks.task import Task
 from numerate.training.checkpoint import Checkpoint
 from numerate.training.disk import json_line
@@ -63,7 +61,6 @@ class EvaluationPlan:
         self.predicts = predictions and not self.kind.keeps_predictions
         self.store = EvaluationStore(runs[0].folder, {label: found.step for label, found in checkpoints})
         self._settings = [dict(run.changed_settings) for run in runs]
-        self._settings_keys = [*map(settings_key, self._settings)]
         self._counts: dict[tuple[int, Cell], int] = {}
         self._models: dict[tuple[int, int], Model] = {}
 
@@ -142,11 +139,7 @@ class EvaluationPlan:
 
     def key(self, task: CellTask) -> RecordKey:
         """The key of the record of a cell."""
-        label, checkpoint = self.checkpoints[task.checkpoint]
-        settings, count = self._settings_keys[task.run], self.num_questions(task)
-        return RecordKey(
-            label, checkpoint.step, settings, task.cell, task.position_offset, count, self.seed, self.method
-        )
+        return record_key(self._entries(task))
 
     def num_questions(self, task: CellTask) -> int:
         """The number of questions of a cell."""
@@ -155,6 +148,11 @@ class EvaluationPlan:
             data = self.runs[task.run].evaluation_data
             self._counts[place] = self.kind.num_questions(data, task.cell, self.count)
         return self._counts[place]
+
+    def num_left(self, task: CellTask) -> int:
+        """The number of questions of a cell of which something is missing, without answers that are kept one by one."""
+        kept = self.store.predictions.get(self.key(task), ()) if self.kind.keeps_predictions else ()
+        return self.num_questions(task) - len(kept)
 
     def costs(
         self, tasks: Sequence[CellTask], needs: tuple[bool, bool] | None = None, count: int | None = None
@@ -176,9 +174,11 @@ class EvaluationPlan:
                 costs[task] = overhead + num_passes * forward, num_passes * forward
         return costs
 
-    def regions(self, run: int, cells: Iterable[Cell]) -> dict[Cell, str]:
-        """The region of each cell."""
-        return {cell: self.kind.region(cell_entries(cell)["cell"], *self._spans[run]) for cell in cells}
+    def region(self, run: int, cell: Cell) -> str:
+        """The region of a cell."""
+        training, ood_validation = self._spans[run]
+        name: str = self.kind.region(cell_entries(cell)["cell"], training, ood_validation)
+        return name
 
     @cached_property
     def _spans(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any] | None]]:
@@ -195,23 +195,24 @@ class EvaluationPlan:
             run = self.runs[task.run]
             self.kind.check_request(run.untrained_model, run.evaluation_data, self._request(task))
 
-    def perform(self, task: CellTask, on_predictions: Callable[[int], None] = lambda count: None) -> None:
-        """Evaluates what a cell needs, and adds it to the store. `on_predictions` is called with the number of answers
-        that were generated freely, after each batch."""
+    def perform(self, task: CellTask, advance: Callable[[int], None] = lambda count: None) -> None:
+        """Evaluates what a cell needs, and adds it to the store. `advance` is called with the number of questions done,
+        of answers that are generated freely after each batch."""
         key, (needs_score, needs_predictions) = self.key(task), self.needs(task)
-        if needs_score:
-            logs = []
-            if self.kind.keeps_predictions:
-                logs.append(StoredPredictions(self.store, key, self._entries(task), on_predictions))
-            self.store.add(key, self.score(task, *logs))
+        if needs_score and self.kind.keeps_predictions:
+            self.store.add(key, self.score(task, StoredPredictions(self.store, key, self._entries(task), advance)))
+        elif needs_score:
+            self.store.add(key, self.score(task))
         if needs_predictions:
             self.store.add_predictions(key, self.predict(task))
+        if not self.kind.keeps_predictions:
+            advance(self.num_questions(task))
 
     def score(self, task: CellTask, *logs: StoredPredictions) -> dict[str, Any]:
         """The record of one cell; a kind that `keeps_predictions` takes the log of the cell."""
         run, checkpoint = self.runs[task.run], self.checkpoints[task.checkpoint][1]
         record = self._evaluate(self.kind.score, task, self.num_questions(task), *logs)
-        trained_spans, region = self._spans[task.run][0], self.regions(task.run, [task.cell])[task.cell]
+        trained_spans = self._spans[task.run][0]
         longest = max((span.high for span in trained_spans.values()), default=0)
         sizes = [size for axis, size in task.cell if axis in trained_spans]
         is_beyond = STRATUM in dict(task.cell) and max(sizes, default=0) > longest  # so its questions are new
@@ -220,7 +221,7 @@ class EvaluationPlan:
         found: dict[str, Any] = record | {
             **self._entries(task),
             "seed": run.recipe.seed,
-            "region": region,
+            "region": self.region(task.run, task.cell),
             "overlaps_training": record["overlaps_training"] and may_be_trained,
             **self.kind.name_entry(),
         }
@@ -265,13 +266,11 @@ class EvaluationPlan:
 
     def _evaluate(self, function: Callable[..., Any], task: CellTask, count: int, *logs: StoredPredictions) -> Any:
         """What `score` or `predict` of the kind of evaluation finds in a cell."""
-        model, data = self.model(task), self.runs[task.run].evaluation_data
-        device, cell_text = next(model.parameters()).device, ", ".join(f"{name}={value}" for name, value in task.cell)
-        num_tokens = self.kind.row_sizes(data, [task.cell])[task.cell].time if device.type == "cpu" else 0
         at_once = f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time"
-        advice = f"{at_once}; a smaller count= needs less, or device=cpu, which resumes this evaluation"
-        with explained_out_of_memory(device, advice, num_tokens, cell_text):
-            return function(model, data, self._request(task, count), *logs)
+        with explained_out_of_memory(
+            f"{at_once}; a smaller count= needs less, or device=cpu, which resumes this evaluation"
+        ):
+            return function(self.model(task), self.runs[task.run].evaluation_data, self._request(task, count), *logs)
 
     def _request(self, task: CellTask, count: int | None = None) -> CellRequest:
         num_questions = count or self.num_questions(task)

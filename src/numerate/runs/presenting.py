@@ -1,5 +1,4 @@
-"""What `numerate.results` makes of runs: pages and figures. It stands above runs, and is imported by name when a run, a
-study or a tracker asks for one."""
+"""What `numerate.results` makes of runs: pages, tables, figures. It stands above runs, and is imported on request."""
 
 from importlib import import_module
 from pathlib import Path
@@ -11,11 +10,6 @@ def of_results(name: str) -> Any:
     return import_module(f"numerate.results.{name}")
 
 
-def write_run_page(folder: Path) -> Path:
-    """Writes `report.html` into the folder of a run and returns its path."""
-    return Path(of_results("page").write_run_page(folder))
-
-
-def write_study_page(folder: Path, question: str) -> Path:
-    """Writes `report.html` and `figure.png` into the folder of a study, and returns the path of the page."""
-    return Path(of_results("page").write_study_page(folder, question))
+def write_study_page(folder: Path, question: str, states: Sequence[RunState]) -> Path:
+    """Writes `report.html` and `figure.png` of runs into the folder of their study; returns the path of the page."""
+    return Path(of_results("page").write_study_page(folder, question, states))

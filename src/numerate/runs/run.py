@@ -28,7 +28,7 @@ from numerate.runs.engines.engine import Engine
 from numerate.runs.estimating import EvaluationEstimate, estimate
 from numerate.runs.maps import AttentionMaps, compute_attention_maps
 from numerate.runs.plan import CellTask, EvaluationPlan
-from numerate.runs.presenting import of_results, write_run_page
+from numerate.runs.presenting import of_results
 from numerate.runs.results import Results
 from numerate.runs.shards import EvaluateShard, check_no_shard, evaluate_shards, make_shards
 from numerate.runs.store import json_lines
@@ -41,7 +41,7 @@ from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder, resolve_runs_dir
 
 ProgressCallback = Callable[[int, int], None]
-"""Called with the number of cells (or of questions, if their answers are generated freely) done and of all."""
+"""Called with the number of questions done and of all."""
 
 
 def load(address: str | Path, runs_dir: str | Path | None = None, device: str | None = None) -> "Run":
@@ -201,7 +201,7 @@ class Run:
         plan = EvaluationPlan.from_run(
             self, grid, count=count, checkpoint=checkpoint, method=method, predictions=predictions, settings=settings
         )
-        tasks, counts_questions = plan.tasks(shard), plan.kind.keeps_predictions and engine is None
+        tasks = plan.tasks(shard)
         with nullcontext() if shard else self.folder.lock("evaluation"), plan.store as store:
             plan.read()
             read_metrics(self.path, self.folder.metadata(), self.warn)
@@ -209,11 +209,8 @@ class Run:
             plan.check(missing)
             if missing and engine is None:
                 plan.model(missing[0])  # reading its weights is no progress
-            total, left = len(tasks), len(missing)
-            if counts_questions:
-                total, left = (sum(map(plan.num_questions, some)) for some in (tasks, missing))
-                left -= sum(len(store.predictions.get(plan.key(task), ())) for task in missing)
-            done, report = total - left, on_progress or (lambda done, total: None)
+            total = sum(map(plan.num_questions, tasks))
+            done, report = total - sum(map(plan.num_left, missing)), on_progress or (lambda done, total: None)
             report(done, total)
 
             def advance(count: int) -> None:
@@ -226,7 +223,6 @@ class Run:
                 evaluate_shards(plan, missing, advance, engine)
             for task in missing if engine is None else ():
                 plan.perform(task, advance)
-                advance(not counts_questions)
             if shard is None:
                 _write_samples(plan)
                 store.sort(plan.records_predictions, {plan.key(task) for task in tasks} if plan.predicts else ())
@@ -349,8 +345,7 @@ class Run:
 
             maps = run.maps("321+654=")
             maps.tokens[:4]  # ('1', '2', '3', '+')
-            maps.layers[0].weights("attention").shape  # (4, 12, 12)
-            maps.layers[0].weights("attention")[2, 7]
+            maps.layers[0].maps["attention"].shape  # (4, 12, 12)
 
         Without a prompt, a question of the test split is used, or the beginning of the validation text. The options are
         `checkpoint`, `layers` (by default all), `answer` (False: no answer is generated), `max_tokens` (256) and
@@ -361,7 +356,7 @@ class Run:
 
     def report(self) -> Path:
         """Writes `report.html`, one self-contained page, and returns its path."""
-        return write_run_page(self.path)
+        return Path(of_results("page").write_run_page(self.path))
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -377,7 +372,7 @@ def _open(path: Path, device: str | None, changes: Sequence[str]) -> Run:
 def _write_samples(plan: EvaluationPlan, examples_per_cell: int = 4) -> None:
     """A few answers in and out of distribution of the last checkpoint as trained, for the report."""
     for index, run in enumerate(plan.runs):
-        cells = plan.kind.sample_cells(plan.regions(index, plan.grid.cells()))
+        cells = plan.kind.sample_cells({cell: plan.region(index, cell) for cell in plan.grid.cells()})
         if run.changed_settings or not cells:
             continue
         records: list[Mapping[str, Any]] = []

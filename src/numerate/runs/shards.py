@@ -95,8 +95,8 @@ class EvaluateShard:
 def evaluate_shards(
     plan: EvaluationPlan, missing: Sequence[CellTask], advance: Callable[[int], None], engine: Engine
 ) -> None:
-    """Evaluates the missing cells with the workers of an engine. `advance` is called with the number of cells
-    recorded since its last call.
+    """Evaluates the missing cells with the workers of an engine. `advance` is called with the number of questions that
+    were scored since its last call.
 
     If a shard fails, raises `UserError` or `OperationalError` that names it after all others are done. A signal is
     re-raised after the workers have stopped.
@@ -107,8 +107,9 @@ def evaluate_shards(
     def count() -> None:
         nonlocal num_known
         plan.store.read()
-        advance(len(plan.store.records) - num_known)
-        num_known = len(plan.store.records)
+        new = list(plan.store.records)[num_known:]
+        advance(sum(key.num_questions for key in new))
+        num_known += len(new)
 
     with Stop() as stop:
         for outcome in engine.map(EvaluateShard(plan), shards, folder=folder, stop=stop, on_tick=count):

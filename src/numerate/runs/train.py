@@ -17,8 +17,8 @@ from numerate.recipes.papers import PAPERS
 from numerate.recipes.study import content_key
 from numerate.records.heads import read_metrics
 from numerate.runs.end import Ending, clear_end
+from numerate.runs.engines.memory import explained_out_of_memory
 from numerate.runs.initial_weights import find_initial_checkpoint, initial_run
-from numerate.runs.out_of_memory import explained_out_of_memory
 from numerate.runs.run import Run
 from numerate.training import checkpoint, provenance
 from numerate.training.budget import format_flops
@@ -77,6 +77,9 @@ class _Session:
     texts are tokenized into the cache (`Task.prepare_files`).
     """
 
+    folder: RunFolder
+    progress: ProgressBar | None = None
+
     def __init__(
         self,
         recipe: Recipe,
@@ -88,7 +91,6 @@ class _Session:
     ) -> None:
         self.world, self.runs, self.show_progress = world, runs, show_progress
         self.on_record, self.on_message = on_record, on_message
-        self.progress: ProgressBar | None = None
         self.shown: dict[str, float | str] = {}
         source = initial_run(recipe, runs)
         recipe = recipe if source is None else replace(recipe, init_from=source.id)
@@ -108,11 +110,6 @@ class _Session:
         if source is not None and last_checkpoint is None:
             self.initial_checkpoint = find_initial_checkpoint(source, self.trainer)
         self.trackers = recipe_trackers(recipe if world.is_main_process else replace(recipe, trackers=()), self.say)
-
-    @property
-    def folder(self) -> RunFolder:
-        assert self.trainer.folder is not None, "it was not opened"
-        return self.trainer.folder
 
     def train(self, stop: Stop, command: str | None) -> str:
         """Trains what is left, in the locked folder of the run; returns why it ended.
@@ -139,7 +136,7 @@ class _Session:
             world.barrier()
             if not self.path.exists():
                 raise UserError(f"{self.path}: process {world.rank} cannot find it; all must share one runs_dir")
-            trainer.folder = created if world.is_main_process else RunFolder.open(self.path)
+            self.folder = trainer.folder = created if world.is_main_process else RunFolder.open(self.path)
             log_path = self.folder.file("log.txt") if world.is_main_process else None
             label = self.recipe.name or self.recipe.title
             bar = ProgressBar(trainer.total_steps, label=label, log_path=log_path, show=self.show_progress)
@@ -168,7 +165,13 @@ class _Session:
             if self.recipe.trackers:
                 self.trackers.start(self.folder.metadata(), self.path, trainer.state.step)
             stack.callback(self.trackers.finish)
-            self._train(stop)
+            if initial is not None:
+                trainer.load_initial_weights(initial)
+            trainer.on_event = self._on_event
+            rows = trainer.training.base_batch_size // (world.size * trainer.num_micro_batches)
+            advice = f"a smaller training.micro_batch_size= (now {rows}) needs less, and resumes this run"
+            with stop, naming_own_parts(self.recipe), explained_out_of_memory(advice):
+                trainer.train(stop)
             if world.is_main_process:
                 used = {name: getattr(trainer.state, name) for name in ("step", "examples", "tokens", "flops")}
                 ended = {"stop_reason": trainer.stop_reason, **used}
@@ -176,16 +179,6 @@ class _Session:
                 ending.write("stopped" if trainer.stop_reason in ("stopped", "minutes") else "done")
         self._print_end()
         return trainer.stop_reason
-
-    def _train(self, stop: Stop) -> None:
-        trainer = self.trainer
-        if self.initial_checkpoint is not None:
-            trainer.load_initial_weights(self.initial_checkpoint)
-        trainer.on_event = self._on_event
-        rows = trainer.training.base_batch_size // (self.world.size * trainer.num_micro_batches)
-        advice = f"a smaller training.micro_batch_size= (now {rows}) needs less, and resumes this run"
-        with stop, naming_own_parts(self.recipe), explained_out_of_memory(self.world.device, advice):
-            trainer.train(stop)
 
     def _record_start(self, metadata: dict[str, Any]) -> None:
         """Records a session, and an extension: a budget under which rates or batches so far had been others."""
@@ -212,7 +205,13 @@ class _Session:
         if kind == "log":
             self.shown["loss"] = record["loss"]
         elif kind == "evaluation":
-            self.shown |= progress_fields(record)
+            if "perplexity" in record:
+                self.shown |= {"validation loss": record["loss"], "perplexity": record["perplexity"]}
+            else:
+                name = "exact match" if record["split"] == "validation" else "OOD exact match"
+                self.shown[name] = f"{record['exact_match']:.1%}"
+                if "validation_loss" in record:
+                    self.shown["validation loss"] = record["validation_loss"]
             if not self.trainer.total_steps:
                 self.say(f"{self.path}: without training: {format_values(**self.shown)}")
         elif kind == "timing":
@@ -244,16 +243,6 @@ def _write_failure(ending: Ending, _: object, error: BaseException | None, trace
     with contextlib.suppress(Exception):
         if error is not None and ending.end is None:
             ending.fail(error) if isinstance(error, Exception) else ending.write("stopped")
-
-
-def progress_fields(record: Mapping[str, Any]) -> dict[str, float | str]:
-    """The values shown of an evaluation during training: loss and perplexity for language modeling, otherwise accuracy,
-    and the loss if it was computed."""
-    if "perplexity" in record:
-        return {"validation loss": record["loss"], "perplexity": record["perplexity"]}
-    name = "exact match" if record["split"] == "validation" else "OOD exact match"
-    loss = {"validation loss": record["validation_loss"]} if "validation_loss" in record else {}
-    return {name: f"{record['exact_match']:.1%}", **loss}
 
 
 def run_metadata(recipe: Recipe, model: Model, **entries: Any) -> dict[str, Any]:

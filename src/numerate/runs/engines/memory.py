@@ -1,8 +1,10 @@
 """Memory that ran out, in an error of any library."""
 
+import contextlib
 import re
+from collections.abc import Iterator
 
-from numerate.errors import chain_of_causes
+from numerate.errors import OperationalError, chain_of_causes
 
 _OUT_OF_MEMORY_PATTERN = re.compile(
     r"can't allocate memory|cannot allocate memory|failed to map segment|out of memory|bad_alloc|STATUS_ALLOC_FAILED",
@@ -32,3 +34,15 @@ def out_of_memory_text(cause: BaseException) -> str:
     message = f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}".removesuffix(": ")
     where, what = ("GPU", "fewer workers per GPU") if is_on_gpu(cause) else ("machine", "fewer workers")
     return f"the {where} is out of memory ({message}); use a smaller batch or model, or {what}"
+
+
+@contextlib.contextmanager
+def explained_out_of_memory(advice: str) -> Iterator[None]:
+    """Raises an `OperationalError` with advice on what needs less where a GPU is out of memory."""
+    try:
+        yield
+    except Exception as error:
+        cause = out_of_memory_error(error)
+        if cause is None or not is_on_gpu(cause):
+            raise
+        raise OperationalError(f"the GPU is out of memory: {advice}") from error
