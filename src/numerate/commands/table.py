@@ -228,7 +228,7 @@ COMMANDS: dict[str, Command] = {
         "numerate evaluate hf:folder task=gsm8k,svamp evaluation.generation.num_fewshot=0,8\n"
         "numerate evaluate 3f2a checkpoint=all workers=8   (resumes by cell)\n"
         "numerate evaluate latest grid=1:100x1:100 engine=slurm engine.partition=cpu --dry-run\n"
-        "numerate evaluate latest grid=1:100x1:100 shard=1/4 --dry-run   (its cells, cost and estimated time)\n"
+        "numerate evaluate latest grid=1:100x1:100 shard=1/4 --dry-run   (its cells and estimated time)\n"
         "numerate evaluate latest grid=diagonal:101:160+diagonal:200:1000:100   (equal lengths; :100 is a step)\n"
         "numerate evaluate latest model.mixer.logit_scale=1,1.4,log   (other settings at inference, same weights)\n"
         "numerate evaluate stories grid=256+512+1024   (text: the validation split at three context lengths)",
@@ -250,7 +250,7 @@ COMMANDS: dict[str, Command] = {
             Option("shard", "1/4", "the first of four shards of equal cost"),
             DEVICE,
             RUNS_DIR,
-            dry_run("cells, cost and estimated time; with engine=slurm the job script; write nothing"),
+            dry_run("cells and estimated time; with engine=slurm the job script; write nothing"),
         ),
         settings=DOTTED_SETTING,
         engine=True,

@@ -2,12 +2,10 @@
 
 import math
 import time
-from dataclasses import dataclass
 
 from numerate.errors import pluralize
 from numerate.evaluation.grid import split_by_cost
 from numerate.runs.plan import EvaluationPlan
-from numerate.training.budget import format_flops
 from numerate.training.progress import format_duration
 
 MAX_SAMPLED_CELLS = 6
@@ -17,36 +15,25 @@ MAX_SAMPLE_FLOPS = 1e10
 """Floating-point operations of a sampled cell, a fraction of a second on a core; larger cells use fewer questions."""
 
 
-@dataclass(frozen=True)
-class EvaluationEstimate:
-    """Estimated seconds of the cells of an evaluation that are not recorded yet, and what `numerate evaluate ...
-    --dry-run` prints."""
-
-    seconds: float
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def estimate(plan: EvaluationPlan, shard: str | None = None) -> EvaluationEstimate:
-    """Estimates the cost of a grid, or of a shard of it, by evaluating a few of its cells; writes nothing."""
+def estimate(plan: EvaluationPlan, shard: str | None = None) -> str:
+    """What `numerate evaluate ... --dry-run` prints: the cells of a grid, or of a shard of it, that are not recorded
+    yet, and their time, by evaluating a few of them; writes nothing."""
     tasks = plan.tasks(shard)
     missing, warm_model, seconds = plan.missing(tasks), None, 0.0
     costs = plan.costs(missing)
-    missing.sort(key=lambda task: (task.run, task.checkpoint, costs[task][0]))
-    ranges = split_by_cost([costs[task][0] for task in missing], MAX_SAMPLED_CELLS) if missing else []
+    missing.sort(key=lambda task: (task.run, task.checkpoint, costs[task]))
+    ranges = split_by_cost([costs[task] for task in missing], MAX_SAMPLED_CELLS) if missing else []
     for cost_range in ranges:
         task = missing[cost_range[len(cost_range) // 2]]
-        count = max(1, int(plan.num_questions(task) * MAX_SAMPLE_FLOPS / max(MAX_SAMPLE_FLOPS, costs[task][0])))
+        count = max(1, int(plan.num_questions(task) * MAX_SAMPLE_FLOPS / max(MAX_SAMPLE_FLOPS, costs[task])))
         if warm_model != (task.run, task.checkpoint):
             plan.try_out(task, count)  # the first forward pass of a model is slower
             warm_model = task.run, task.checkpoint
         start_time = time.perf_counter()
         plan.try_out(task, count)
         elapsed = time.perf_counter() - start_time
-        sample_cost = plan.costs([task], (True, plan.predicts), count)[task][0]
-        seconds += elapsed / sample_cost * sum(costs[missing[at]][0] for at in cost_range)
+        sample_cost = plan.costs([task], (True, plan.predicts), count)[task]
+        seconds += elapsed / sample_cost * sum(costs[missing[at]] for at in cost_range)
     num_cells, num_grid_cells = (len({task.cell for task in some}) for some in (tasks, plan.tasks()))
     repeats = len(tasks) // max(1, num_cells)
     each = f", each {repeats} times (position offsets, checkpoints, settings)" if repeats > 1 else ""
@@ -55,10 +42,9 @@ def estimate(plan: EvaluationPlan, shard: str | None = None) -> EvaluationEstima
         f"remaining   {len(missing):,} of {len(tasks):,}; {len(tasks) - len(missing):,} are recorded",
     ]
     if missing:
-        prefix, sample = "at least " if plan.method == "beams" else "", pluralize(len(ranges), "cell")
+        duration, sample = format_duration(math.ceil(seconds)), pluralize(len(ranges), "cell")
         lines += [
             f"{plan.kind.unit:<11} {sum(map(plan.num_questions, missing)):,}, method {plan.method}",
-            f"compute     {prefix}{format_flops(round(sum(flops for _, flops in costs.values())))}",
-            f"time        about {format_duration(math.ceil(seconds))} here, estimated from a sample of {sample}",
+            f"time        about {duration} here, estimated from a sample of {sample}",
         ]
-    return EvaluationEstimate(seconds, "\n".join(lines))
+    return "\n".join(lines)

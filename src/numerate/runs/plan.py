@@ -15,7 +15,7 @@ from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, parse_sh
 from numerate.records.kinds import EVALUATION, PREDICTIONS
 from numerate.records.schema import RUN_ID_KEY, Schema
 from numerate.runs.engines.memory import explained_out_of_memory
-from numerate.runs.store import EvaluationStore, RecordKey, StoredPredictions, record_key, with_checksum
+from numerate.runs.store import EvaluationStore, RecordKey, StoredPredictions, with_checksum
 from numerate.tasks.task import Task
 from numerate.training.checkpoint import Checkpoint
 from numerate.training.disk import json_line
@@ -113,7 +113,7 @@ class EvaluationPlan:
         cells: list[Cell] = self.kind.cells(self.runs[0].evaluation_data, self.grid, self.count)
         if shard_text is not None:
             costs = self.costs([CellTask(0, 0, cell, 0) for cell in cells], (True, False))
-            cells = shard(cells, *parse_shard(shard_text), lambda cell: costs[CellTask(0, 0, cell, 0)][0])
+            cells = shard(cells, *parse_shard(shard_text), lambda cell: costs[CellTask(0, 0, cell, 0)])
         return [
             CellTask(run, checkpoint, cell, position_offset)
             for run in range(len(self.runs))
@@ -139,7 +139,7 @@ class EvaluationPlan:
 
     def key(self, task: CellTask) -> RecordKey:
         """The key of the record of a cell."""
-        return record_key(self._entries(task))
+        return RecordKey.of(self._entries(task))
 
     def num_questions(self, task: CellTask) -> int:
         """The number of questions of a cell."""
@@ -156,11 +156,11 @@ class EvaluationPlan:
 
     def costs(
         self, tasks: Sequence[CellTask], needs: tuple[bool, bool] | None = None, count: int | None = None
-    ) -> dict[CellTask, tuple[float, float]]:
+    ) -> dict[CellTask, float]:
         """The cost of what each cell needs (by default what is missing, of all questions), in floating-point operations
-        with overhead (only ratios matter), and that of its forward passes alone: of all its rows, padded to the longest
-        (including loop iterations and the quadratic part of attention). It depends only on the recipe and the cells."""
-        costs: dict[CellTask, tuple[float, float]] = {}
+        with overhead (only ratios matter), of all its rows, padded to the longest (including loop iterations and the
+        quadratic part of attention). It depends only on the recipe and the cells."""
+        costs: dict[CellTask, float] = {}
         for run in dict.fromkeys(task.run for task in tasks):
             own = [task for task in tasks if task.run == run]
             sizes = self.kind.row_sizes(self.runs[run].evaluation_data, list(dict.fromkeys(one.cell for one in own)))
@@ -171,7 +171,7 @@ class EvaluationPlan:
                 score, predictions = needs or self.needs(task)
                 num_passes, num_decoded = score + predictions, predictions + score * (self.method != "one pass")
                 overhead = num_passes * CELL_OVERHEAD_FLOPS + num_decoded * num_generated * DECODING_STEP_OVERHEAD_FLOPS
-                costs[task] = overhead + num_passes * forward, num_passes * forward
+                costs[task] = overhead + num_passes * forward
         return costs
 
     def region(self, run: int, cell: Cell) -> str:

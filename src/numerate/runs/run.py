@@ -25,7 +25,7 @@ from numerate.records.reading import parse_record
 from numerate.reports.evaluation_results import Results
 from numerate.runs.changes import TASK_PATH, diff_settings, override_for_evaluation
 from numerate.runs.engines.engine import Engine
-from numerate.runs.estimating import EvaluationEstimate, estimate
+from numerate.runs.estimating import estimate
 from numerate.runs.maps import AttentionMaps, compute_attention_maps
 from numerate.runs.plan import CellTask, EvaluationPlan
 from numerate.runs.presenting import of_results
@@ -236,10 +236,10 @@ class Run:
         shards = make_shards(plan, plan.missing(plan.tasks()), engine.num_workers)
         return engine.script(EvaluateShard(plan), shards, self.path)
 
-    def estimate(self, grid: str | None = None, *, shard: str | None = None, **options: Any) -> EvaluationEstimate:
-        """Estimated cost of `evaluate` in this process with these options, from a short sample.
+    def estimate(self, grid: str | None = None, *, shard: str | None = None, **options: Any) -> str:
+        """What `evaluate` would take in this process with these options, estimated from a short sample.
 
-            run.estimate("1:100x1:100", shard="3/20").seconds
+            print(run.estimate("1:100x1:100", shard="3/20"))
 
         Cells already recorded cost nothing. Nothing is written. Raises `UserError` as `evaluate` does.
         """

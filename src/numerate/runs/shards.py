@@ -1,8 +1,10 @@
 """Evaluation of a grid in shards of equal cost by the workers of an engine, which all add to the store of its plan."""
 
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from numerate.errors import OperationalError, UserError, pluralize
 from numerate.evaluation.grid import interleave_by_cost, split_by_cost
@@ -18,18 +20,15 @@ MIN_SHARD_FLOPS = 2e10
 """Minimum floating-point operations of a shard: half a second of a core. Smaller ones are not worth distributing."""
 
 
-@dataclass(frozen=True)
-class GridShard:
-    """An item of work: `number` (from 1) of `total` shards of the missing cells, and the steps of its checkpoints."""
+class GridShard(NamedTuple):
+    """An item of work: `number` (from 1) of `total` shards of the missing cells."""
 
     number: int
     total: int
-    tasks: tuple[CellTask, ...]
-    steps: tuple[int, ...]
+    tasks: Sequence[CellTask]
 
     def __str__(self) -> str:
-        steps = ", ".join(map(str, self.steps))
-        return f"shard {self.number} of {self.total} ({pluralize(len(self.tasks), 'cell')} at step {steps})"
+        return f"shard {self.number} of {self.total} ({pluralize(len(self.tasks), 'cell')})"
 
 
 def make_shards(plan: EvaluationPlan, missing: Sequence[CellTask], workers: int) -> list[GridShard]:
@@ -41,24 +40,17 @@ def make_shards(plan: EvaluationPlan, missing: Sequence[CellTask], workers: int)
     """
     if not missing:
         return []
-    costs = {task: cost for task, (cost, _) in plan.costs(missing).items()}
-    tasks_by_model: dict[tuple[int, int], list[CellTask]] = {}
+    costs, tasks_by_model = plan.costs(missing), defaultdict[tuple[int, int], list[CellTask]](list)
     for task in missing:
-        tasks_by_model.setdefault((task.run, task.checkpoint), []).append(task)
+        tasks_by_model[task.run, task.checkpoint].append(task)
     ordered = [task for own in tasks_by_model.values() for task in interleave_by_cost(own, costs.__getitem__)]
     most = workers * max(SHARDS_PER_WORKER, len(tasks_by_model))
     num_shards = max(1, min(most, round(sum(costs.values()) / MIN_SHARD_FLOPS)))
-    shards = []
     ranges = split_by_cost([costs[task] for task in ordered], num_shards)
-    for number, one in enumerate(ranges, 1):
-        tasks = tuple(ordered[one.start : one.stop])
-        steps = tuple(plan.checkpoints[index][1].step for index in dict.fromkeys(task.checkpoint for task in tasks))
-        shards.append(GridShard(number, len(ranges), tasks, steps))
-    return shards
+    return [GridShard(i, len(ranges), ordered[one.start : one.stop]) for i, one in enumerate(ranges, 1)]
 
 
 def check_no_shard(engine: Engine | None, shard: str | None) -> None:
-    """Raises `UserError` if a grid would be split twice."""
     if engine is not None and shard is not None:
         raise UserError("shard: an engine splits the grid into shards itself; give either shard= or an engine")
 
@@ -68,9 +60,6 @@ class EvaluateShard:
     """Evaluates a shard of the grid of a plan. The last model used stays loaded."""
 
     plan: EvaluationPlan
-
-    def name_of(self, shard: GridShard) -> str:
-        return str(shard)
 
     def done(self, shard: GridShard) -> bool:
         """Whether all cells of a shard are recorded."""
@@ -124,13 +113,9 @@ def evaluate_shards(
         shard, failure = min(failed, key=lambda one: (one[1].is_transient, not one[1].status, one[0].number))
         if not failure.status:  # a job does it, and nobody waits
             raise failure.to_error(f"{failure.text}; the same command collects its records")
-        resume = "; the same command resumes"
         others = f"; {pluralize(len(failed) - 1, 'more shard')} failed" if len(failed) > 1 else ""
-        num_recorded = len(shard.tasks) - len(plan.missing(shard.tasks))
-        raise failure.to_error(
-            f"{shard}: {failure.text.removesuffix(resume)}{others}. {num_recorded:,} of its "
-            f"{pluralize(len(shard.tasks), 'cell')} are kept, and so are the records of the other shards{resume}"
-        )
+        text = failure.text.removesuffix("; the same command resumes")
+        raise failure.to_error(f"{shard}: {text}{others}. What was recorded is kept; the same command resumes")
     if lacking := next((shard for shard in shards if plan.missing(shard.tasks)), None):
         raise OperationalError(
             f"{lacking}: its worker finished, but {folder} lacks the records that it wrote; all workers "

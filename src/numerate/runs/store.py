@@ -43,6 +43,23 @@ class RecordKey(NamedTuple):
     def model(self) -> tuple[Any, ...]:
         return (*self[:3], self.position_offset)
 
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "RecordKey":
+        """The key of a record."""
+        cell: Cell = tuple((str(axis), int(value)) for axis, value in record["cell"].items())
+        if record.get(STRATUM) is not None:
+            cell += ((STRATUM, str(record[STRATUM])),)
+        return cls(
+            str(record["checkpoint"]),
+            int(record["step"]),
+            settings_key(record.get("settings", {})),
+            cell,
+            int(record["position_offset"]),
+            int(record["count"]),
+            int(record.get("evaluation_seed", 0)),
+            str(record["method"]),
+        )
+
 
 class EvaluationStore:
     """The records and predictions of a run, to which several processes may add: the workers of an engine, and commands
@@ -118,7 +135,7 @@ class EvaluationStore:
         """The key of a record; it is named by its step if its name now means another step."""
         if self.steps.get(record["checkpoint"], record["step"]) != record["step"]:
             record["checkpoint"] = f"step {record['step']}"
-        return record_key(record)
+        return RecordKey.of(record)
 
     def take_over(self, key: RecordKey) -> None:
         """Takes over what was recorded under another name of the same step: `best` and `final` may be the same."""
@@ -197,23 +214,6 @@ def with_checksum(line: Mapping[str, Any]) -> dict[str, Any]:
     """A line of predictions.jsonl with the checksum of its content, which is checked when it is read."""
     plain: dict[str, Any] = disk.to_plain_data(line, finite=True)
     return plain | {CHECKSUM_KEY: prediction_checksum(plain)}
-
-
-def record_key(record: Mapping[str, Any]) -> RecordKey:
-    """The key of a stored record."""
-    cell: Cell = tuple((str(axis), int(value)) for axis, value in record["cell"].items())
-    if record.get(STRATUM) is not None:
-        cell += ((STRATUM, str(record[STRATUM])),)
-    return RecordKey(
-        str(record["checkpoint"]),
-        int(record["step"]),
-        settings_key(record.get("settings", {})),
-        cell,
-        int(record["position_offset"]),
-        int(record["count"]),
-        int(record.get("evaluation_seed", 0)),
-        str(record["method"]),
-    )
 
 
 def json_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
