@@ -89,7 +89,7 @@ def bytes_of(run: Run) -> list[bytes | None]:
 
 
 def cut(run: Run, grid: str, workers: int, *, checkpoint: str = "all", settings: Sequence[str] = ()) -> list[GridShard]:
-    plan = EvaluationPlan.from_run(run, grid, checkpoint=checkpoint, settings=settings)
+    plan = EvaluationPlan(run, grid, checkpoint=checkpoint, settings=settings)
     return make_shards(plan, plan.missing(plan.tasks()), workers)
 
 
@@ -271,7 +271,7 @@ def test_a_user_error_in_a_shard_is_a_user_error(run: Run, monkeypatch: pytest.M
 def test_a_shard_that_is_given_once_more_does_only_what_is_missing(run: Run, computed: list[tuple[int, ...]]) -> None:
     """As Slurm does with tasks that reached their time limit: with what was known when they were submitted."""
     (shard,) = cut(run, "1:3", 1, checkpoint="8")[:1]
-    function = EvaluateShard(EvaluationPlan.from_run(run, "1:3", checkpoint="8"))
+    function = EvaluateShard(EvaluationPlan(run, "1:3", checkpoint="8"))
     assert not function.done(shard)
     assert [do(function, shard) for _ in range(2)] == [len(shard.tasks), 0]
     assert function.done(shard)
@@ -283,7 +283,7 @@ def test_it_continues_from_what_workers_recorded(copy: Callable[[str], Run], com
     undisturbed.evaluate(predictions=True)
     computed.clear()
     shard, *_ = cut(run, "1:3", 1, checkpoint="final")
-    do(EvaluateShard(EvaluationPlan.from_run(run, "1:3", predictions=True)), shard)
+    do(EvaluateShard(EvaluationPlan(run, "1:3", predictions=True)), shard)
     done = len(computed)
     for name in ("cells.jsonl", "predictions.jsonl"):
         with (run.path / name).open("ab") as file:
@@ -295,7 +295,7 @@ def test_it_continues_from_what_workers_recorded(copy: Callable[[str], Run], com
 
 def test_what_another_process_recorded_meanwhile_is_not_recorded_again(run: Run) -> None:
     """Such as a worker whose command was killed; also after the file was sorted, which is then another one."""
-    plans = [EvaluationPlan.from_run(run, "1:3") for _ in range(2)]
+    plans = [EvaluationPlan(run, "1:3") for _ in range(2)]
     tasks = plans[0].tasks()
     for plan in plans:
         plan.read()
@@ -312,7 +312,7 @@ def test_what_another_process_recorded_meanwhile_is_not_recorded_again(run: Run)
     run.evaluate("1:3")
     assert bytes_of(run)[0] == before[0]
     records = [record | {"digit_accuracy": 0.0} for record in run.folder.records("cells.jsonl")]
-    stale = EvaluationPlan.from_run(run, "1:3")
+    stale = EvaluationPlan(run, "1:3")
     for record in records:
         stale.store.add(RecordKey.of(record), record)
     stale.store.flush()

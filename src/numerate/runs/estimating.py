@@ -32,7 +32,7 @@ def estimate(plan: EvaluationPlan, shard: str | None = None) -> str:
         start_time = time.perf_counter()
         plan.try_out(task, count)
         elapsed = time.perf_counter() - start_time
-        sample_cost = plan.costs([task], (True, plan.predicts), count)[task]
+        sample_cost = plan.costs([task], count)[task]
         seconds += elapsed / sample_cost * sum(costs[missing[at]] for at in cost_range)
     num_cells, num_grid_cells = (len({task.cell for task in some}) for some in (tasks, plan.tasks()))
     repeats = len(tasks) // max(1, num_cells)

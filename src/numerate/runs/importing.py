@@ -43,8 +43,8 @@ def import_folder(
     config, weight_file = hf_folders.read_configuration(path), read_weights(path)
     recipe: Recipe = from_tree(config["recipe"], path / "config.json", Recipe)
     recipe = override(replace(recipe, name=name), settings)
-    evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
-    if config["vocabulary"].get("fingerprint") != hf_folders.fingerprint(evaluation_data.vocabulary):
+    vocabulary = EvaluationData.from_recipe(recipe).vocabulary
+    if config["vocabulary"].get("fingerprint") != hf_folders.fingerprint(vocabulary):
         raise UserError(
             f"{path}: was exported with a vocabulary different from the one its {type(recipe.task).__name__} has here; "
             "the tokenizer and texts must be those it was trained with (set their location with task.tokenizer=)"
@@ -52,8 +52,7 @@ def import_folder(
     weights = StrictWeights(
         weight_file.weights, str(path), normalize_name=lambda tensor: tensor.removeprefix("model.")
     ).tensors
-    logit_check = weight_file.logit_check(check, tolerance)
-    return _create_run(recipe, evaluation_data, weights, config["step"], logit_check, path, runs_dir)
+    return _create_run(recipe, weights, config["step"], weight_file.logit_check(check, tolerance), path, runs_dir)
 
 
 def import_published(
@@ -81,14 +80,12 @@ def import_published(
         raise UserError(f"recipe: its model is a {type(recipe.model).__name__}; must be a Decoder")
     weight_file = read_weights(path)
     weights = from_published(weight_file.weights, recipe.model, where=str(path))
-    evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
-    recipe = replace(recipe, name=name)
-    return _create_run(recipe, evaluation_data, weights, 0, weight_file.logit_check(check, tolerance), path, runs_dir)
+    check_logits = weight_file.logit_check(check, tolerance)
+    return _create_run(replace(recipe, name=name), weights, 0, check_logits, path, runs_dir)
 
 
 def _create_run(
     recipe: Recipe,
-    evaluation_data: EvaluationData,
     weights: dict[str, Tensor],
     step: int,
     check: LogitCheck | None,
@@ -96,11 +93,12 @@ def _create_run(
     runs_dir: str | Path | None,
 ) -> Run:
     """The run of a recipe and imported weights, created unless it exists."""
-    model = recipe.model.rebuild(evaluation_data.vocabulary, recipe.seed, None)
+    vocabulary = EvaluationData.from_recipe(recipe).vocabulary
+    model = recipe.model.rebuild(vocabulary, recipe.seed, None)
     weights, sha256 = match_state_dict(model, weights, str(path)), hashlib.sha256()
     if check is not None:
         model.load_state_dict(weights)
-        check.check(model, evaluation_data.vocabulary.size)
+        check.check(model, vocabulary.size)
     for name, tensor in sorted(weights.items()):
         sha256.update(name.encode())
         sha256.update(tensor.contiguous().cpu().numpy().tobytes())

@@ -5,29 +5,9 @@ from pathlib import Path
 
 from numerate.config import identity
 from numerate.errors import UserError
-from numerate.models.strict_weights import match_state_dict
-from numerate.runs.run import Run
-from numerate.training.checkpoint import Checkpoint
 from numerate.training.finding import find_run
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
-from numerate.training.trainer import Trainer
-
-
-def find_initial_checkpoint(source: RunFolder, trainer: Trainer) -> Checkpoint:
-    """The last checkpoint of `source`, whose weights a run starts from. Raises `UserError` if there is none, or if it
-    is of another model or vocabulary, in which token ids have other meanings."""
-    run = Run(source)
-    theirs, own = run.evaluation_data.vocabulary.tokens, trainer.evaluation_data.vocabulary.tokens
-    if theirs != own:
-        task, their_task = type(trainer.recipe.task).__name__, type(run.recipe.task).__name__
-        raise UserError(
-            f"init_from: {source.path} must have the vocabulary of this run ({task}, {len(own)} tokens), "
-            f"not that of {their_task} ({len(theirs)} tokens)"
-        )
-    found = run.checkpoints("final")[0]
-    match_state_dict(trainer.model, found.read(only=["weights"])["weights"], f"init_from: {found.path}")
-    return found
 
 
 def initial_run(recipe: Recipe, runs: Path) -> RunFolder | None:

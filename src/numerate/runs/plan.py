@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from numerate.batch import Model
@@ -17,7 +18,6 @@ from numerate.records.schema import RUN_ID_KEY, Schema
 from numerate.runs.engines.memory import explained_out_of_memory
 from numerate.runs.store import EvaluationStore, RecordKey, StoredPredictions, with_checksum
 from numerate.tasks.task import Task
-from numerate.training.checkpoint import Checkpoint
 from numerate.training.disk import json_line
 from numerate.training.opened_run import OpenedRun
 
@@ -43,34 +43,10 @@ class EvaluationPlan:
     """What an evaluation goes through: every checkpoint with every choice of settings, at every position offset, on
     every cell; what is recorded of it is in its `store`. `runs` has one run for each choice of settings, `checkpoints`
     has labels with steps. With `predictions` the answer to every question is recorded: by `predict`, or when it is
-    scored by a kind that `keeps_predictions`."""
+    scored by a kind that `keeps_predictions`. Raises `UserError` for an evaluation that cannot be done."""
 
     def __init__(
         self,
-        runs: Sequence[OpenedRun],
-        checkpoints: Sequence[tuple[str, Checkpoint]],
-        grid: Grid,
-        count: int,
-        method: Method,
-        predictions: bool = False,
-    ) -> None:
-        self.runs, self.checkpoints = tuple(runs), tuple(checkpoints)
-        self.grid, self.count, self.method = grid, count, method
-        self.kind, self.seed = runs[0].evaluation_data.kind, runs[0].recipe.evaluation.seed
-        self.records_predictions = predictions or self.kind.keeps_predictions
-        self.predicts = predictions and not self.kind.keeps_predictions
-        self.store = EvaluationStore(runs[0].folder, {label: found.step for label, found in checkpoints})
-        self._settings = [dict(run.changed_settings) for run in runs]
-        self._counts: dict[tuple[int, Cell], int] = {}
-        self._models: dict[tuple[int, int], Model] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        checkpoints = [(label, replace(found, path=found.path.absolute())) for label, found in self.checkpoints]
-        return EvaluationPlan, (self.runs, checkpoints, self.grid, self.count, self.method, self.predicts)
-
-    @classmethod
-    def from_run(
-        cls,
         run: OpenedRun,
         grid: str | None = None,
         *,
@@ -79,24 +55,36 @@ class EvaluationPlan:
         method: Method = "one pass",
         predictions: bool = False,
         settings: Sequence[str] = (),
-    ) -> "EvaluationPlan":
-        """Raises `UserError` for an evaluation that cannot be done, before any work."""
+    ) -> None:
         run.check_data_unchanged()
-        runs = [run.with_settings(*choice) for choice in expand_sweep(settings)]
-        data, evaluation = runs[0].evaluation_data, run.recipe.evaluation
-        task = runs[0].recipe.task
-        if grid is None and (warning := warn_replaced_grid(task, evaluation.grid)) is not None:
-            run.warn(warning)
+        self.runs = [run.with_settings(*choice) for choice in expand_sweep(settings)]
+        data, evaluation = self.runs[0].evaluation_data, run.recipe.evaluation
         check_choice("method", method, METHODS)
         check_positive("count", count)
-        resolved_grid = parse_grid(task, grid) if grid else resolve_grid(task, evaluation.grid)
-        resolved_method = data.kind.resolve_method(data, method)
-        for one in runs:
-            _check_grid(one, resolved_grid)
-        label = checkpoint if checkpoint in ("final", "best") else None
-        checkpoints = [(label or f"step {found.step}", found) for found in run.checkpoints(checkpoint)]
-        count = count or data.kind.default_count(evaluation)
-        return cls(runs, checkpoints, resolved_grid, count, resolved_method, predictions)
+        self.kind, self.seed = data.kind, self.runs[0].recipe.evaluation.seed
+        self.count = count or data.kind.default_count(evaluation)
+        self.grid = resolve_grid(self.runs[0].recipe.task, grid or evaluation.grid)
+        self.method = data.kind.resolve_method(data, method)
+        for one in self.runs:
+            _check_grid(one, self.grid)
+        self.checkpoints = [
+            (checkpoint if checkpoint in ("final", "best") else f"step {found.step}", found)
+            for found in run.checkpoints(checkpoint)
+        ]
+        self.records_predictions = predictions or self.kind.keeps_predictions
+        self.predicts = predictions and not self.kind.keeps_predictions
+        self._counts: dict[tuple[int, Cell], int] = {}
+        self.__setstate__({})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker needs, which reads by itself what is recorded."""
+        checkpoints = [(label, replace(found, path=found.path.absolute())) for label, found in self.checkpoints]
+        return self.__dict__ | {"checkpoints": checkpoints, "store": None, "_models": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._models: dict[tuple[int, int], Model] = {}
+        self.store = EvaluationStore(self.runs[0].folder, {label: found.step for label, found in self.checkpoints})
 
     # Cells --------------------------------------------------------------------------------------------------------
 
@@ -112,7 +100,7 @@ class EvaluationPlan:
         about equal cost."""
         cells: list[Cell] = self.kind.cells(self.runs[0].evaluation_data, self.grid, self.count)
         if shard_text is not None:
-            costs = self.costs([CellTask(0, 0, cell, 0) for cell in cells], (True, False))
+            costs = self.costs([CellTask(0, 0, cell, 0) for cell in cells])
             cells = shard(cells, *parse_shard(shard_text), lambda cell: costs[CellTask(0, 0, cell, 0)])
         return [
             CellTask(run, checkpoint, cell, position_offset)
@@ -122,20 +110,20 @@ class EvaluationPlan:
             for cell in cells
         ]
 
-    def needs(self, task: CellTask) -> tuple[bool, bool]:
-        """Whether a cell is still to be scored, and its answers to be predicted. What was recorded under another name
-        of the same step is taken over."""
-        self.store.take_over(key := self.key(task))
-        lacks_predictions = len(self.store.predictions.get(key, ())) < self.num_questions(task)
-        needs_score = key not in self.store.records or (self.kind.keeps_predictions and lacks_predictions)
-        return needs_score, self.predicts and lacks_predictions
-
     def missing(self, tasks: Iterable[CellTask]) -> list[CellTask]:
-        """The tasks of which something is missing; of those with equal settings the first."""
+        """The tasks of which something is missing; of those with equal settings the first. What was recorded under
+        another name of the same step is taken over."""
         distinct: dict[RecordKey, CellTask] = {}
         for task in tasks:
             distinct.setdefault(self.key(task), task)
-        return [task for task in distinct.values() if any(self.needs(task))]
+            self.store.take_over(self.key(task))
+        records = self.store.records
+        return [task for key, task in distinct.items() if key not in records or self.lacks_predictions(task)]
+
+    def lacks_predictions(self, task: CellTask) -> bool:
+        """Whether answers of a cell are still to be recorded."""
+        recorded = self.store.predictions.get(self.key(task), ())
+        return self.records_predictions and len(recorded) < self.num_questions(task)
 
     def key(self, task: CellTask) -> RecordKey:
         """The key of the record of a cell."""
@@ -154,24 +142,22 @@ class EvaluationPlan:
         kept = self.store.predictions.get(self.key(task), ()) if self.kind.keeps_predictions else ()
         return self.num_questions(task) - len(kept)
 
-    def costs(
-        self, tasks: Sequence[CellTask], needs: tuple[bool, bool] | None = None, count: int | None = None
-    ) -> dict[CellTask, float]:
-        """The cost of what each cell needs (by default what is missing, of all questions), in floating-point operations
-        with overhead (only ratios matter), of all its rows, padded to the longest (including loop iterations and the
-        quadratic part of attention). It depends only on the recipe and the cells."""
+    def costs(self, tasks: Iterable[CellTask], count: int | None = None) -> dict[CellTask, float]:
+        """The cost of each cell (by default of all its questions), in floating-point operations with overhead (only
+        ratios matter), of all its rows, padded to the longest (including loop iterations and the quadratic part of
+        attention). It depends only on the recipe and the cells."""
+        num_passes, num_decoded = 1 + self.predicts, self.predicts + (self.method != "one pass")
         costs: dict[CellTask, float] = {}
-        for run in dict.fromkeys(task.run for task in tasks):
-            own = [task for task in tasks if task.run == run]
-            sizes = self.kind.row_sizes(self.runs[run].evaluation_data, list(dict.fromkeys(one.cell for one in own)))
+        for run, own in groupby(tasks, lambda task: task.run):
+            several = list(own)
+            sizes = self.kind.row_sizes(
+                self.runs[run].evaluation_data, list(dict.fromkeys(one.cell for one in several))
+            )
             flops = lru_cache(maxsize=None)(self.runs[run].untrained_model.flops)
-            for task in own:
+            for task in several:
                 time, num_generated = sizes[task.cell]
-                forward = flops(count or self.num_questions(task), round(time))
-                score, predictions = needs or self.needs(task)
-                num_passes, num_decoded = score + predictions, predictions + score * (self.method != "one pass")
                 overhead = num_passes * CELL_OVERHEAD_FLOPS + num_decoded * num_generated * DECODING_STEP_OVERHEAD_FLOPS
-                costs[task] = overhead + num_passes * forward
+                costs[task] = overhead + num_passes * flops(count or self.num_questions(task), round(time))
         return costs
 
     def region(self, run: int, cell: Cell) -> str:
@@ -198,12 +184,12 @@ class EvaluationPlan:
     def perform(self, task: CellTask, advance: Callable[[int], None] = lambda count: None) -> None:
         """Evaluates what a cell needs, and adds it to the store. `advance` is called with the number of questions done,
         of answers that are generated freely after each batch."""
-        key, (needs_score, needs_predictions) = self.key(task), self.needs(task)
-        if needs_score and self.kind.keeps_predictions:
+        key, lacks_predictions = self.key(task), self.lacks_predictions(task)
+        if self.kind.keeps_predictions:
             self.store.add(key, self.score(task, StoredPredictions(self.store, key, self._entries(task), advance)))
-        elif needs_score:
+        elif key not in self.store.records:
             self.store.add(key, self.score(task))
-        if needs_predictions:
+        if self.predicts and lacks_predictions:
             self.store.add_predictions(key, self.predict(task))
         if not self.kind.keeps_predictions:
             advance(self.num_questions(task))
@@ -246,6 +232,7 @@ class EvaluationPlan:
     def _entries(self, task: CellTask) -> dict[str, Any]:
         """The entries that say what a record, or a prediction, is of."""
         label, checkpoint = self.checkpoints[task.checkpoint]
+        settings = self.runs[task.run].changed_settings
         return {
             **cell_entries(task.cell),
             "checkpoint": label,
@@ -254,7 +241,7 @@ class EvaluationPlan:
             "count": self.num_questions(task),
             "evaluation_seed": self.seed,
             "method": self.method,
-            **({"settings": self._settings[task.run]} if self._settings[task.run] else {}),
+            **({"settings": settings} if settings else {}),
             RUN_ID_KEY: self.runs[task.run].folder.run_id,
         }
 

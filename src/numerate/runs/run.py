@@ -198,7 +198,7 @@ class Run:
         check_no_shard(engine, shard)
         if engine is None and self.device is not None:
             resolve_device(self.device)
-        plan = EvaluationPlan.from_run(
+        plan = EvaluationPlan(
             self, grid, count=count, checkpoint=checkpoint, method=method, predictions=predictions, settings=settings
         )
         tasks = plan.tasks(shard)
@@ -232,7 +232,7 @@ class Run:
 
     def script(self, engine: Engine, grid: str | None = None, **options: Any) -> str:
         """The script that `evaluate` would submit with this engine and these options. Nothing is started or written."""
-        plan = EvaluationPlan.from_run(self, grid, **options).read()
+        plan = EvaluationPlan(self, grid, **options).read()
         shards = make_shards(plan, plan.missing(plan.tasks()), engine.num_workers)
         return engine.script(EvaluateShard(plan), shards, self.path)
 
@@ -243,7 +243,7 @@ class Run:
 
         Cells already recorded cost nothing. Nothing is written. Raises `UserError` as `evaluate` does.
         """
-        return estimate(EvaluationPlan.from_run(self, grid, **options).read(), shard)
+        return estimate(EvaluationPlan(self, grid, **options).read(), shard)
 
     def _best_checkpoint(self) -> Mapping[str, Any] | None:
         """The best step so far and the metric it was selected by, from the last valid checkpoint."""

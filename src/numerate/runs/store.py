@@ -122,11 +122,8 @@ class EvaluationStore:
         except OSError as error:
             raise OperationalError(f"{path}: cannot be read: {error.strerror}") from error
         for line in parse_lines(content, path, schema, self.folder.run_id):
-            if line.problem is not None and start:  # read all of it, which gives its number
-                del self._read_to[name]
-                yield from self._new_lines(name, schema)
-                return
             if line.problem is not None:
+                self.folder.records(name)  # which gives its number in the whole file
                 raise UserError(line.problem)
             if line.record is not None:
                 yield line

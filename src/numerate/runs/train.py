@@ -13,15 +13,17 @@ from numerate.batch import Model
 from numerate.config import check_same_defaults, identity, refuse_while_loading, to_tree
 from numerate.errors import UserError
 from numerate.integrations.trackers import recipe_trackers
+from numerate.models.strict_weights import match_state_dict
 from numerate.recipes.papers import PAPERS
 from numerate.recipes.study import content_key
 from numerate.records.heads import read_metrics
 from numerate.runs.end import Ending, clear_end
 from numerate.runs.engines.memory import explained_out_of_memory
-from numerate.runs.initial_weights import find_initial_checkpoint, initial_run
+from numerate.runs.initial_weights import initial_run
 from numerate.runs.run import Run
 from numerate.training import checkpoint, provenance
 from numerate.training.budget import format_flops
+from numerate.training.checkpoint import Checkpoint
 from numerate.training.distributed import World
 from numerate.training.own_parts import naming_own_parts
 from numerate.training.preflight import check_unchanged_files
@@ -108,8 +110,22 @@ class _Session:
         self.trainer = Trainer(replace(recipe, training=training), world, pretrained_config=state.get("origin"))
         self.initial_checkpoint = None
         if source is not None and last_checkpoint is None:
-            self.initial_checkpoint = find_initial_checkpoint(source, self.trainer)
+            self.initial_checkpoint = self._initial_checkpoint(Run(source))
         self.trackers = recipe_trackers(recipe if world.is_main_process else replace(recipe, trackers=()), self.say)
+
+    def _initial_checkpoint(self, source: Run) -> Checkpoint:
+        """The last checkpoint of a run, whose weights this one starts from. Raises `UserError` if there is none, or if
+        it is of another model or vocabulary, in which token ids have other meanings."""
+        theirs, own = (one.evaluation_data.vocabulary.tokens for one in (source, self.trainer))
+        if theirs != own:
+            names = [type(one.recipe.task).__name__ for one in (self.trainer, source)]
+            raise UserError(
+                f"init_from: {source.path} must have the vocabulary of this run ({names[0]}, {len(own)} tokens), "
+                f"not that of {names[1]} ({len(theirs)} tokens)"
+            )
+        found = source.checkpoint()
+        match_state_dict(self.trainer.model, found.read(only=["weights"])["weights"], f"init_from: {found.path}")
+        return found
 
     def train(self, stop: Stop, command: str | None) -> str:
         """Trains what is left, in the locked folder of the run; returns why it ended.

@@ -14,15 +14,7 @@ from typing import Any
 from numerate.config import setting
 from numerate.errors import OperationalError, UserError, import_extra, pluralize
 from numerate.runs.engines import engine, worker
-from numerate.runs.engines.engine import (
-    Engine,
-    Failure,
-    Function,
-    OnTick,
-    Outcome,
-    name_of,
-    not_started,
-)
+from numerate.runs.engines.engine import Engine, Failure, Function, OnTick, Outcome, name_of, not_started
 from numerate.runs.engines.local import Local
 from numerate.runs.engines.slurm_queue import Queue
 from numerate.runs.engines.slurm_task import ArrayTask
