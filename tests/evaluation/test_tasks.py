@@ -7,7 +7,6 @@ import pytest
 
 from numerate.batch import Model
 from numerate.config import Span
-from numerate.evaluation.costs import row_size
 from numerate.evaluation.evaluation_data import EvaluationData, cell_questions, num_cell_questions
 from numerate.evaluation.evaluator import evaluate_cell
 from numerate.models.decoder import Decoder
@@ -56,15 +55,6 @@ def test_a_cell_of_every_task_is_scored_alike_at_once_and_by_decoding(task: Task
     decoded.pop("numbers", None)  # only decoding has them
     assert {**decoded, "method": "one pass", "digit_accuracy": once["digit_accuracy"]} == once
     assert json.loads(json.dumps(once)) == once
-
-
-def test_a_product_costs_the_sum_of_its_lengths_and_sorting_digits_times_items() -> None:
-    product, sums, lists = (exam_of(TASKS[i]) for i in (2, 0, 3))
-    cell = (("first_digits", 20), ("second_digits", 20))
-    assert row_size(product, cell).time == 20 + 1 + 20 + 1 + 40 + 1
-    assert row_size(product, cell).time > row_size(sums, cell).time + 15
-    few, many = (row_size(lists, (("digits", 20), ("items", items))).time for items in (5, 10))
-    assert 1.6 * few < many < 2.4 * few
 
 
 def test_a_cell_with_fewer_questions_than_wanted_uses_each_of_them_once() -> None:

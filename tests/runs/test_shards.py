@@ -23,7 +23,7 @@ from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex
 from numerate.records.kinds import EVALUATION
 from numerate.records.reading import read_records
-from numerate.runs import shards, store
+from numerate.runs import store
 from numerate.runs.engines.engine import Engine, Failure, Outcome
 from numerate.runs.engines.worker import perform
 from numerate.runs.plan import CellTask, EvaluationPlan
@@ -63,11 +63,6 @@ class Here(Engine):
 def do(function: Callable[[Any], Any], item: Any) -> Any:
     """Does an item as another process would."""
     return pickle.loads(pickle.dumps(function))(pickle.loads(pickle.dumps(item)))
-
-
-@pytest.fixture(autouse=True)
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "MIN_SHARD_FLOPS", 1e6)
 
 
 @pytest.fixture
@@ -113,11 +108,11 @@ def test_an_evaluation_that_is_stopped_says_where_and_resumes_there(
 
 def test_shards_hold_every_cell_of_every_model_once(run: Run) -> None:
     found = cut(run, "1:8", 3, settings=SWEEP)
-    assert len(found) == 18
+    assert len(found) == 24
     requested = [task for shard in found for task in shard.tasks]
     assert set(Counter(requested).values()) == {1}
     assert len(requested) == 2 * 2 * 64
-    assert [(p.number, p.total) for p in found] == [(number, 18) for number in range(1, 19)]
+    assert [(p.number, p.total) for p in found] == [(number, 24) for number in range(1, 25)]
 
 
 # Doing ---------------------------------------------------------------------------------------------------------------
@@ -341,7 +336,7 @@ import sys
 import time
 
 from numerate.runs.engines import Local
-from numerate.runs import shards, store
+from numerate.runs import store
 from numerate.runs.plan import EvaluationPlan
 from numerate.runs.run import load
 
@@ -353,7 +348,7 @@ def slow(*given, **more):
     return real(*given, **more)
 
 
-EvaluationPlan.score, shards.MIN_SHARD_FLOPS, store.WRITE_INTERVAL = slow, 1e6, 0.0
+EvaluationPlan.score, store.WRITE_INTERVAL = slow, 0.0
 if __name__ == "__main__":
     load(sys.argv[1]).evaluate("1:6", checkpoint="all", engine=Local(workers=2))
     print("done")

@@ -1,6 +1,5 @@
 """Grids of cells: the same task with fields fixed, strata among them, and how to split a grid into shards."""
 
-import heapq
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -214,18 +213,17 @@ def cell_region(
     return "below"
 
 
-def shard(cells: Iterable[Cell], shard_index: int, num_shards: int, cost: Callable[[Cell], float]) -> list[Cell]:
-    """The cells of shard `shard_index` (from 1) of `num_shards` shards of about equal cost.
+def deal_by_size(items: Iterable[T], num_shards: int, size: Callable[[T], float]) -> list[list[T]]:
+    """The items in shards of about equal cost: dealt from the largest to the smallest, there and back.
 
-    Starting with the most expensive cell, each is added to the cheapest shard so far: every cell is in exactly one
-    shard, and the shards depend only on the cells. The cells of a shard are in the order of the grid.
+    >>> deal_by_size([1, 2, 3, 4, 5, 6], 3, size=float)
+    [[6, 1], [5, 2], [4, 3]]
     """
-    costs = {cell: cost(cell) for cell in cells}
-    shard_by_cell, heap = {}, [(0.0, number) for number in range(1, num_shards + 1)]
-    for cell in sorted(costs, key=lambda cell: -costs[cell]):
-        shard_cost, shard_by_cell[cell] = heap[0]
-        heapq.heapreplace(heap, (shard_cost + costs[cell], shard_by_cell[cell]))
-    return [cell for cell in costs if shard_by_cell[cell] == shard_index]
+    shards: list[list[T]] = [[] for _ in range(num_shards)]
+    for place, item in enumerate(sorted(items, key=lambda item: -size(item))):
+        at = place % (2 * num_shards)
+        shards[min(at, 2 * num_shards - 1 - at)].append(item)
+    return shards
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -234,29 +232,3 @@ def parse_shard(text: str) -> tuple[int, int]:
     if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise UserError(f"shard: must be from 1/4 to 4/4, for example, not {text!r}")
     return int(match[1]), int(match[2])
-
-
-def interleave_by_cost(items: Sequence[T], cost: Callable[[T], float]) -> list[T]:
-    """The items in an order in which every range has both expensive and cheap ones, so that errors in the cost
-    estimates affect all ranges equally.
-
-    The item with rank r by cost is placed at the fractional part of r times the golden ratio, which is equidistributed
-    (Weyl 1916, https://doi.org/10.1007/BF01475864).
-    """
-    ranked = sorted(items, key=lambda item: -cost(item))
-    return [ranked[rank] for rank in sorted(range(len(ranked)), key=lambda rank: rank * (5**0.5 - 1) / 2 % 1.0)]
-
-
-def split_by_cost(costs: Sequence[float], num_ranges: int) -> list[range]:
-    """At most `num_ranges` consecutive, nonempty ranges of about equal cost.
-
-    >>> split_by_cost([1.0, 1.0, 2.0, 1.0, 1.0], 3)
-    [range(0, 2), range(2, 3), range(3, 5)]
-    """
-    total, cost_before = sum(costs), 0.0
-    bounds: dict[int, list[int]] = {}
-    for index, item_cost in enumerate(costs):
-        number = min(int((cost_before + item_cost / 2) / total * num_ranges), num_ranges - 1)
-        bounds.setdefault(number, []).append(index)
-        cost_before += item_cost
-    return [range(indices[0], indices[-1] + 1) for indices in bounds.values()]

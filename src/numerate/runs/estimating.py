@@ -4,15 +4,14 @@ import math
 import time
 
 from numerate.errors import pluralize
-from numerate.evaluation.grid import split_by_cost
 from numerate.runs.plan import EvaluationPlan
 from numerate.training.progress import format_duration
 
 MAX_SAMPLED_CELLS = 6
-"""Sampled cells: the time of a cell is not quite proportional to its operations, so small and large ones are timed."""
+"""Sampled cells: small and large ones are timed."""
 
-MAX_SAMPLE_FLOPS = 1e10
-"""Floating-point operations of a sampled cell, a fraction of a second on a core; larger cells use fewer questions."""
+MIN_SAMPLE_SECONDS = 0.2
+"""A cell is timed with so many of its questions that they take at least this long."""
 
 
 def estimate(plan: EvaluationPlan, shard: str | None = None) -> str:
@@ -20,20 +19,20 @@ def estimate(plan: EvaluationPlan, shard: str | None = None) -> str:
     yet, and their time, by evaluating a few of them; writes nothing."""
     tasks = plan.tasks(shard)
     missing, warm_model, seconds = plan.missing(tasks), None, 0.0
-    costs = plan.costs(missing)
-    missing.sort(key=lambda task: (task.run, task.checkpoint, costs[task]))
-    ranges = split_by_cost([costs[task] for task in missing], MAX_SAMPLED_CELLS) if missing else []
-    for cost_range in ranges:
-        task = missing[cost_range[len(cost_range) // 2]]
-        count = max(1, int(plan.num_questions(task) * MAX_SAMPLE_FLOPS / max(MAX_SAMPLE_FLOPS, costs[task])))
+    missing.sort(key=lambda task: (task.run, task.checkpoint, plan.size(task)))
+    num_samples = min(MAX_SAMPLED_CELLS, len(missing))
+    for i in range(num_samples):
+        own = missing[len(missing) * i // num_samples : len(missing) * (i + 1) // num_samples]
+        task, count, elapsed = own[len(own) // 2], 1, 0.0
         if warm_model != (task.run, task.checkpoint):
             plan.try_out(task, count)  # the first forward pass of a model is slower
             warm_model = task.run, task.checkpoint
-        start_time = time.perf_counter()
-        plan.try_out(task, count)
-        elapsed = time.perf_counter() - start_time
-        sample_cost = plan.costs([task], count)[task]
-        seconds += elapsed / sample_cost * sum(costs[missing[at]] for at in cost_range)
+        while elapsed < MIN_SAMPLE_SECONDS and count < plan.num_questions(task) * 4:
+            start_time = time.perf_counter()
+            plan.try_out(task, min(count, plan.num_questions(task)))
+            elapsed, count = time.perf_counter() - start_time, 4 * count
+        timed = min(count // 4, plan.num_questions(task))
+        seconds += elapsed / timed * sum(map(plan.num_questions, own))
     num_cells, num_grid_cells = (len({task.cell for task in some}) for some in (tasks, plan.tasks()))
     repeats = len(tasks) // max(1, num_cells)
     each = f", each {repeats} times (position offsets, checkpoints, settings)" if repeats > 1 else ""
@@ -42,7 +41,7 @@ def estimate(plan: EvaluationPlan, shard: str | None = None) -> str:
         f"remaining   {len(missing):,} of {len(tasks):,}; {len(tasks) - len(missing):,} are recorded",
     ]
     if missing:
-        duration, sample = format_duration(math.ceil(seconds)), pluralize(len(ranges), "cell")
+        duration, sample = format_duration(math.ceil(seconds)), pluralize(num_samples, "cell")
         lines += [
             f"{plan.kind.unit:<11} {sum(map(plan.num_questions, missing)):,}, method {plan.method}",
             f"time        about {duration} here, estimated from a sample of {sample}",

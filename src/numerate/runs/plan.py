@@ -3,16 +3,15 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
-from itertools import groupby
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from numerate.batch import Model
 from numerate.config import expand_sweep
 from numerate.errors import UserError, check_choice, check_positive
 from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH
-from numerate.evaluation.evaluator import METHODS, CellRequest, Method, parse_grid, resolve_grid, warn_replaced_grid
-from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, parse_shard, shard
+from numerate.evaluation.evaluator import METHODS, CellRequest, Method, resolve_grid
+from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, deal_by_size, parse_shard
 from numerate.records.kinds import EVALUATION, PREDICTIONS
 from numerate.records.schema import RUN_ID_KEY, Schema
 from numerate.runs.engines.memory import explained_out_of_memory
@@ -20,13 +19,6 @@ from numerate.runs.store import EvaluationStore, RecordKey, StoredPredictions, w
 from numerate.tasks.task import Task
 from numerate.training.disk import json_line
 from numerate.training.opened_run import OpenedRun
-
-CELL_OVERHEAD_FLOPS = 2.5e8
-"""Overhead of a cell besides its forward passes (sampling and tokenizing questions, Python), in the floating-point
-operations that a core does in that time: 5 ms at 50 GFLOP/s, measured for additions of up to 100 + 100 digits."""
-
-DECODING_STEP_OVERHEAD_FLOPS = 1e8
-"""Overhead of a decoded token in the same unit: 2 ms, for two layers on a core."""
 
 
 class CellTask(NamedTuple):
@@ -100,8 +92,9 @@ class EvaluationPlan:
         about equal cost."""
         cells: list[Cell] = self.kind.cells(self.runs[0].evaluation_data, self.grid, self.count)
         if shard_text is not None:
-            costs = self.costs([CellTask(0, 0, cell, 0) for cell in cells])
-            cells = shard(cells, *parse_shard(shard_text), lambda cell: costs[CellTask(0, 0, cell, 0)])
+            number, num_shards = parse_shard(shard_text)
+            chosen = {*deal_by_size(cells, num_shards, lambda cell: self.size(CellTask(0, 0, cell, 0)))[number - 1]}
+            cells = [cell for cell in cells if cell in chosen]
         return [
             CellTask(run, checkpoint, cell, position_offset)
             for run in range(len(self.runs))
@@ -142,23 +135,9 @@ class EvaluationPlan:
         kept = self.store.predictions.get(self.key(task), ()) if self.kind.keeps_predictions else ()
         return self.num_questions(task) - len(kept)
 
-    def costs(self, tasks: Iterable[CellTask], count: int | None = None) -> dict[CellTask, float]:
-        """The cost of each cell (by default of all its questions), in floating-point operations with overhead (only
-        ratios matter), of all its rows, padded to the longest (including loop iterations and the quadratic part of
-        attention). It depends only on the recipe and the cells."""
-        num_passes, num_decoded = 1 + self.predicts, self.predicts + (self.method != "one pass")
-        costs: dict[CellTask, float] = {}
-        for run, own in groupby(tasks, lambda task: task.run):
-            several = list(own)
-            sizes = self.kind.row_sizes(
-                self.runs[run].evaluation_data, list(dict.fromkeys(one.cell for one in several))
-            )
-            flops = lru_cache(maxsize=None)(self.runs[run].untrained_model.flops)
-            for task in several:
-                time, num_generated = sizes[task.cell]
-                overhead = num_passes * CELL_OVERHEAD_FLOPS + num_decoded * num_generated * DECODING_STEP_OVERHEAD_FLOPS
-                costs[task] = overhead + num_passes * flops(count or self.num_questions(task), round(time))
-        return costs
+    def size(self, task: CellTask) -> int:
+        """What the cost of a cell grows with: its number of questions times their sizes."""
+        return self.num_questions(task) * (1 + sum(size for _, size in task.cell if isinstance(size, int)))
 
     def region(self, run: int, cell: Cell) -> str:
         """The region of a cell."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from numerate.errors import OperationalError, UserError, pluralize
-from numerate.evaluation.grid import interleave_by_cost, split_by_cost
+from numerate.evaluation.grid import deal_by_size
 from numerate.runs.engines.engine import Engine, Failure
 from numerate.runs.engines.worker import current_stop
 from numerate.runs.plan import CellTask, EvaluationPlan
@@ -15,9 +15,6 @@ from numerate.training.stopping import Stop
 
 SHARDS_PER_WORKER = 6
 """Shards per worker: if one worker is slower than the others, they wait for at most a sixth of the time."""
-
-MIN_SHARD_FLOPS = 2e10
-"""Minimum floating-point operations of a shard: half a second of a core. Smaller ones are not worth distributing."""
 
 
 class GridShard(NamedTuple):
@@ -32,22 +29,14 @@ class GridShard(NamedTuple):
 
 
 def make_shards(plan: EvaluationPlan, missing: Sequence[CellTask], workers: int) -> list[GridShard]:
-    """Splits the missing cells of an evaluation into shards of about equal cost.
-
-    There are `SHARDS_PER_WORKER` shards per worker, or one per worker and model if those are more; fewer if they would
-    become very small. The cells of a model are mixed, so that shards take equally long even where some costs are
-    overestimated. Shards follow the order of models, so that each needs few of them.
-    """
-    if not missing:
-        return []
-    costs, tasks_by_model = plan.costs(missing), defaultdict[tuple[int, int], list[CellTask]](list)
+    """Splits the missing cells of an evaluation into shards of about equal cost: `SHARDS_PER_WORKER` per worker, or one
+    per worker and model if those are more. Each has cells of one model, and they follow the order of models."""
+    tasks_by_model = defaultdict[tuple[int, int], list[CellTask]](list)
     for task in missing:
         tasks_by_model[task.run, task.checkpoint].append(task)
-    ordered = [task for own in tasks_by_model.values() for task in interleave_by_cost(own, costs.__getitem__)]
-    most = workers * max(SHARDS_PER_WORKER, len(tasks_by_model))
-    num_shards = max(1, min(most, round(sum(costs.values()) / MIN_SHARD_FLOPS)))
-    ranges = split_by_cost([costs[task] for task in ordered], num_shards)
-    return [GridShard(i, len(ranges), ordered[one.start : one.stop]) for i, one in enumerate(ranges, 1)]
+    most = workers * max(1, round(SHARDS_PER_WORKER / max(1, len(tasks_by_model))))
+    dealt = [own for tasks in tasks_by_model.values() for own in deal_by_size(tasks, min(most, len(tasks)), plan.size)]
+    return [GridShard(number, len(dealt), own) for number, own in enumerate(dealt, 1)]
 
 
 def check_no_shard(engine: Engine | None, shard: str | None) -> None:

@@ -1,13 +1,12 @@
 """A kind of evaluation: which cells are evaluated, and how answers are scored."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from numerate.batch import Model
 from numerate.config import Span, Spec
 from numerate.errors import UserError
-from numerate.evaluation.costs import RowSize, row_sizes
 from numerate.evaluation.evaluation_data import EvaluationData, num_cell_questions
 from numerate.evaluation.evaluator import CellRequest, Evaluation, Method
 from numerate.evaluation.exact_match import Predictions
@@ -60,10 +59,6 @@ class EvaluationKind(Spec, ABC):
     def num_questions(self, evaluation_data: EvaluationData, cell: Cell, count: int) -> int:
         """The number of questions of a cell if `count` are requested."""
         return num_cell_questions(evaluation_data.task, dict(cell), count)
-
-    def row_sizes(self, evaluation_data: EvaluationData, cells: Sequence[Cell]) -> dict[Cell, RowSize]:
-        """The length of the rows of each cell, from which its cost is estimated."""
-        return row_sizes(evaluation_data, cells)
 
     def region(self, cell: Mapping[str, int], training: Spans, ood_validation: Spans | None) -> str:
         """The region of a cell, by the sizes of training and of OOD validation."""

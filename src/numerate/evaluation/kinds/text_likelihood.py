@@ -1,6 +1,6 @@
 """The kind of evaluation of language modeling: the likelihood of text, portion by portion."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext
-from numerate.evaluation.costs import RowSize
 from numerate.evaluation.evaluation_data import (
     MAX_TOKENS_PER_BATCH,
     MAX_TOKENS_PER_CPU_FORWARD,
@@ -140,9 +139,6 @@ class TextLikelihood(EvaluationKind):
         task = _task_at(evaluation_data, cell)
         first_chunk: int = dict(cell)[CHUNK_AXIS]
         return min(_chunks_per_portion(task), min(count, task.num_chunks("test")) - first_chunk)
-
-    def row_sizes(self, evaluation_data: EvaluationData, cells: Sequence[Cell]) -> dict[Cell, RowSize]:
-        return {cell: RowSize(float(dict(cell)["context_length"]), 0.0) for cell in cells}
 
     def region(self, cell: Mapping[str, int], training: Spans, ood_validation: Spans | None) -> str:
         """`in_distribution`, `ood_test` (a context longer than any that was trained) or `below`."""
