@@ -233,9 +233,8 @@ class EvaluationPlan:
     def _evaluate(self, function: Callable[..., Any], task: CellTask, count: int, *logs: StoredPredictions) -> Any:
         """What `score` or `predict` of the kind of evaluation finds in a cell."""
         at_once = f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time"
-        with explained_out_of_memory(
-            f"{at_once}; a smaller count= needs less, or device=cpu, which resumes this evaluation"
-        ):
+        advice = "a smaller count= needs less, or device=cpu, which resumes this evaluation"
+        with explained_out_of_memory(f"{at_once}; {advice}"):
             return function(self.model(task), self.runs[task.run].evaluation_data, self._request(task, count), *logs)
 
     def _request(self, task: CellTask, count: int | None = None) -> CellRequest:

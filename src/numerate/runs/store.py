@@ -1,5 +1,6 @@
 """The records and predictions of evaluations in the folder of a run."""
 
+import contextlib
 import json
 import os
 import time
@@ -7,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, NamedTuple
 
 from numerate.config.differences import settings_key
-from numerate.errors import OperationalError, UserError
+from numerate.errors import UserError
 from numerate.evaluation.grid import STRATUM, Cell
 from numerate.records.kinds import EVALUATION, PREDICTIONS, prediction_checksum
 from numerate.records.reading import RecordLine, parse_lines
@@ -110,17 +111,12 @@ class EvaluationStore:
     def _new_lines(self, name: str, schema: Schema) -> Iterator[RecordLine]:
         """The lines that were appended to a file since the last call; all lines if it was sorted since."""
         path, (inode, start), content = self.folder.file(name), self._read_to.get(name, (0, 0)), b""
-        try:
-            with open(path, "rb") as file:
-                found = os.fstat(file.fileno())
-                start = start if found.st_ino == inode and found.st_size >= start else 0
-                file.seek(start)
-                content = file.read()
-                self._read_to[name] = found.st_ino, start + content.rfind(b"\n") + 1
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise OperationalError(f"{path}: cannot be read: {error.strerror}") from error
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+            found = os.fstat(file.fileno())
+            start = start if found.st_ino == inode and found.st_size >= start else 0
+            file.seek(start)
+            content = file.read()
+            self._read_to[name] = found.st_ino, start + content.rfind(b"\n") + 1
         for line in parse_lines(content, path, schema, self.folder.run_id):
             if line.problem is not None:
                 self.folder.records(name)  # which gives its number in the whole file
