@@ -286,8 +286,8 @@ FAULTS = [
     Fault(
         "a search starts one trial too many",
         "runs/search.py",
-        "for number in range(search.num_trials) if number not in ended",
-        "for number in range(search.num_trials + 1) if number not in ended",
+        "for number in range(search.num_trials) if number not in ended | lost",
+        "for number in range(search.num_trials + 1) if number not in ended | lost",
         "tests/runs/test_search.py",
     ),
     Fault(
@@ -306,9 +306,9 @@ FAULTS = [
     ),
     Fault(
         "the cheapest variant of a study is started first",
-        "runs/making.py",
-        "(one.seed, -estimated_cost(one.recipe_tree()))",
-        "(one.seed, estimated_cost(one.recipe_tree()))",
+        "runs/study.py",
+        "(one.seed, -_estimated_cost(one.recipe_tree()))",
+        "(one.seed, _estimated_cost(one.recipe_tree()))",
         "tests/runs/studies/test_making.py",
     ),
     Fault(

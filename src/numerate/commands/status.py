@@ -67,7 +67,7 @@ def status_text(status: StudyStatus) -> str:
         more = [f"... and {len(failed) - MAX_SHOWN_FAILURES} more"] if len(failed) > MAX_SHOWN_FAILURES else []
         again = (
             "the same search trains one again without its end.json"
-            if status.is_search
+            if any(one.run.trial is not None for one in status.states)
             else "retry=true runs them again"
         )
         parts.append("\n".join([*lines[:MAX_SHOWN_FAILURES], *more, again]))

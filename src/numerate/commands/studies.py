@@ -96,7 +96,7 @@ def search(
     if traceback:
         for end in (run.end for trial in result.trials for run in trial.runs):
             print((end and end.traceback) or "", end="", file=sys.stderr)
-    none_complete = not result.num_left and not result.ranked_trials
+    none_complete = not result.num_left and not any(trial.state == "complete" for trial in result.trials)
     return result.exit_status or int(none_complete)
 
 

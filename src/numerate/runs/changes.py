@@ -9,11 +9,8 @@ from numerate.errors import UserError
 from numerate.reports.settings import differing_settings
 from numerate.training.recipe import Recipe
 
-TASK_INDEX = "task.task_index"
-"""The index of the task of a `Mixture` to evaluate."""
-
-TASK_PATH = "task.path"
-"""The file with the rows to evaluate, for a model trained on rows of a file (`ExampleFile`)."""
+TASK_INDEX, TASK_PATH = "task.task_index", "task.path"
+"""What an evaluation may change of a task: which task of a `Mixture`, and which file of rows (`ExampleFile`)."""
 
 CONTENTS = "task.contents"
 """Hash of the rows of that file, which may change over time."""
@@ -27,8 +24,7 @@ def override_for_evaluation(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     >>> override_for_evaluation(recipe, ["model.backbone.num_loops=8"]).model.backbone.num_loops
     8
 
-    Of the task, only the index within a `Mixture` (`task.task_index=1`) and the file of an `ExampleFile`
-    (`task.path=other.txt`) may change. Raises `UserError` for any other setting.
+    Of the task, only `TASK_INDEX` and `TASK_PATH` may change. Raises `UserError` for any other setting.
     """
     from numerate.text.tasks.example_file import ExampleFile
 

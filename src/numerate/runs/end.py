@@ -22,7 +22,6 @@ from numerate.training.run_folder import RunFolder
 
 END_FILE = "end.json"
 
-Status = Literal["done", "failed", "stopped"]
 T = TypeVar("T")
 
 _REMEDY = "The run is unharmed: remove the file, and the same command reads its run again without training it."
@@ -57,7 +56,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     (True, False)
     """
 
-    status: Status
+    status: Literal["done", "failed", "stopped"]
     key: str
     ended: NonNegative
     seconds: NonNegative
@@ -69,7 +68,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     results: RunResults | None = None
 
     @classmethod
-    def now(cls, status: Status, *, key: str, seconds: float, **entries: Any) -> "End":
+    def now(cls, status: Any, *, key: str, seconds: float, **entries: Any) -> "End":
         """The end of a run in this process at this moment."""
         ended, seconds = (round(max(0.0, value), 3) for value in (time.time(), seconds))
         host, pid = socket.gethostname(), os.getpid()
@@ -85,10 +84,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 def read_end(run_path: Path) -> End | None:
-    """How the run in a folder ended; None if it has not, or runs again.
-
-    Raises `UserError` for a file that was damaged or edited beyond its bounds.
-    """
+    """How the run in a folder ended; None if it has not, or runs again. Raises `UserError` for a damaged file."""
     return read_json(run_path / END_FILE, End, _REMEDY)
 
 
@@ -125,23 +121,20 @@ class Ending:
         """Writes how the run failed, unless it is done by now. Raises the errors of `write`, and an error that is not
         the run's own again."""
         failure = error if isinstance(error, Failure) else failure_to_record(error)
-        reason = failure.text.removesuffix("; the same command resumes")
-        text, trace = (  # which may contain undecodable names of files
-            part and part.encode(errors="backslashreplace").decode() for part in (reason, failure.traceback)
-        )
+        texts = failure.text.removesuffix("; the same command resumes"), failure.traceback
+        text, trace = (one and one.encode(errors="backslashreplace").decode() for one in texts)  # with names of files
         return self.write("failed", kind=failure.kind, error=text, traceback=trace)
 
-    def write(self, status: Status, **entries: Any) -> End:
+    def write(self, status: str, **entries: Any) -> End:
         """Writes how the run ended, under its lock; a failure not if it is done by now. Returns how it ended. Raises
         `LockedError` if another process is at it."""
         disk.make_folder(self.folder.path)
         with self.folder.lock("ending"):
-            end = read_end(self.folder.path) if status == "failed" else None
-            if end is None or not end.is_done(self.key):
-                end = End.now(status, key=self.key, seconds=time.monotonic() - self._start_time, **entries)
-                write_end(self.folder, end)
-            self.end = end
-            return end
+            self.end = read_end(self.folder.path) if status == "failed" else None
+            if self.end is None or not self.end.is_done(self.key):
+                self.end = End.now(status, key=self.key, seconds=time.monotonic() - self._start_time, **entries)
+                write_end(self.folder, self.end)
+            return self.end
 
 
 def clear_end(folder: RunFolder) -> None:

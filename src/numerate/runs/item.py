@@ -1,7 +1,6 @@
 """The work on one run of a study: it is trained, evaluated and reported as far as necessary, and its end is written."""
 
 import warnings
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from numerate.runs.study_folder import StudyRun
 from numerate.runs.train import train
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
+from numerate.training.stopping import Stop
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,12 @@ class MakeRun:
 
     It does what is missing in the folder of the run and writes there how it ended, also with an error of its own. It
     raises `LockedError` if another process is at the run, errors of memory and of a full disk, and `KeyboardInterrupt`
-    when stopped.
+    when stopped. Paths of user files are relative to the `working_directory` of the `command`.
     """
 
     runs_dir: str
     command: str = field(compare=False)
-    """The command line."""
     working_directory: str = field(compare=False)
-    """The working directory of the command; paths of user files are relative to it."""
 
     def name_of(self, item: StudyRun) -> str:
         return item.display_name
@@ -57,23 +55,17 @@ class MakeRun:
         return list(dict.fromkeys([*texts, *(f"warning: {one.message}" for one in caught)]))
 
     def _make(self, item: StudyRun, messages: list[str]) -> None:
-        folder = RunFolder(Path(self.runs_dir) / item.run)
+        folder, stop = RunFolder(Path(self.runs_dir) / item.run), current_stop()
         with Ending(folder, item.key) as ending:
             recipe = from_tree(item.recipe_tree(), Path(self.working_directory) / "study", expected_class=Recipe)
-            trained = train(
-                recipe,
-                runs_dir=self.runs_dir,
-                quiet=True,
-                on_message=messages.append,
-                stop=current_stop(),
-                command=self.command,
-            )
+            options: dict[str, Any] = {"on_message": messages.append, "stop": stop, "command": self.command}
+            trained = train(recipe, runs_dir=self.runs_dir, quiet=True, **options)
             if trained.stop_reason == "stopped":
                 raise KeyboardInterrupt
             if trained.stop_reason == "minutes":  # the same command resumes it
                 return
             with folder.lock("evaluation"):  # so that nobody else does the same
-                evaluate_trained(run := Run(folder), recipe)
+                _evaluate(run := Run(folder), recipe, stop)
                 results = training_results(run, recipe)
                 ending.write("done", results=results)
             if results["step"] > (recipe.training.steps or results["step"]):
@@ -81,12 +73,12 @@ class MakeRun:
                 messages.append(f"warning: {item.display_name}: {further}; another title= separates its runs")
 
 
-def evaluate_trained(run: Run, recipe: Recipe) -> None:
-    """Evaluates a trained run with the grid and count of a recipe (another command may have trained it) at its best and
-    its final checkpoint, and writes its report. Raises `KeyboardInterrupt` if a stop is requested."""
+def _evaluate(run: Run, recipe: Recipe, stop: Stop) -> None:
+    """Evaluates a run with the grid and count of a recipe (another command may have trained it) at its best and its
+    final checkpoint, and writes its report. Raises `KeyboardInterrupt` if a stop is requested."""
 
     def check_stop(*_: int) -> None:
-        if current_stop().requested:
+        if stop.requested:
             raise KeyboardInterrupt
 
     check_stop()
@@ -101,21 +93,19 @@ def evaluate_trained(run: Run, recipe: Recipe) -> None:
 def training_results(run: Run, recipe: Recipe) -> dict[str, Any]:
     """The `RunResults` of a run that reached its budget or its target."""
     progress, extensions = run.checkpoints("final")[0].state["progress"], run.folder.metadata().get("extensions")
-    metrics, target = run.folder.records("metrics.jsonl"), recipe.training.target_accuracy
+    last: dict[tuple[str | None, str], Any] = {}  # of each value by the split of its line, that of training being None
+    for line in run.folder.records("metrics.jsonl"):
+        last |= {(line.get("split"), name): value for name, value in line.items()}
+    target = recipe.training.target_accuracy
     is_at_target = target is not None and progress.get("exact_match", 0.0) >= target
-    names = ("loss", "perplexity", "bits_per_byte") if any("perplexity" in line for line in metrics) else ()
+    names = ("loss", "perplexity", "bits_per_byte") if ("validation", "perplexity") in last else ()
     return {
         **({"extended_from": extensions[-1]["budget"]} if extensions else {}),
         "stop_reason": "target" if is_at_target else "budget",
         **{name: progress[name] for name in ("step", "examples", "tokens")},
         "flops": float(progress["flops"]),
-        "loss": _last_value(metrics, "loss"),
-        "validation_exact_match": _last_value(metrics, "exact_match", "validation"),
-        "ood_validation_exact_match": _last_value(metrics, "exact_match", "ood_validation"),
-        **{f"validation_{name}": _last_value(metrics, name, "validation") for name in names},
+        "loss": last.get((None, "loss")),
+        **{f"{split}_exact_match": last.get((split, "exact_match")) for split in ("validation", "ood_validation")},
+        **{f"validation_{name}": last.get(("validation", name)) for name in names},
         "best_step": progress["best"],
     }
-
-
-def _last_value(metrics: Sequence[Mapping[str, Any]], name: str, split: str | None = None) -> Any:
-    return next((line[name] for line in reversed(metrics) if name in line and line.get("split") == split), None)

@@ -7,8 +7,9 @@ has the points and lists the runs; what a trial is worth is read from the metric
 
 import hashlib
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 
 from numerate.config import from_tree, identity, override, refuse_while_loading, to_tree
 from numerate.config.overrides import MAX_RUNS
-from numerate.errors import OperationalError, UserError, check_choice, check_positive
+from numerate.errors import OperationalError, UserError, check_choice, check_positive, pluralize
 from numerate.recipes.study import content_key
 from numerate.records.reading import damage_message
 from numerate.runs.end import Ending
@@ -46,13 +47,14 @@ _MAX_ALIKE = 5  # trials that fail alike before any other has ended
 _NUM_FRESH_SEEDS = 5  # in the proposed command; none of them was used to select the best trial
 _MAX_FAILURES = 3  # that are shown
 _LOCK_TIMEOUT = 60.0  # seconds until the process is named that chooses a trial
+_RETRY_SECONDS = 0.5  # seconds until trials that other processes are at are looked at again
 
 
 @dataclass(frozen=True, repr=False)
 class SearchResult:
-    """The result of a search so far: `trials` in the order in which they were started. Displays as the best trial and
-    the command that measures its settings on new seeds, `command_words` being the words for the recipe in it.
-    `exit_status` is that of the command."""
+    """A search so far: its `trials` in the order in which they were started, and the `exit_status` of the command.
+    Displays as the best trial and the command that measures its settings on new seeds, in which `command_words` stand
+    for the recipe."""
 
     search: "Search"
     trials: tuple[Trial, ...]
@@ -65,17 +67,12 @@ class SearchResult:
         return max(0, self.search.num_trials - sum(trial.has_ended for trial in self.trials))
 
     @property
-    def ranked_trials(self) -> list[Trial]:
-        """The complete trials, best first; ties in the order of the trials."""
-        sampling, complete = self.search.sampling, [trial for trial in self.trials if trial.state == "complete"]
-        return sorted(complete, key=sampling.objective, reverse=not sampling.is_minimized)
-
-    @property
     def best_trial(self) -> Trial:
-        """The best trial. Raises `UserError` if none is complete."""
-        if not (ranked := self.ranked_trials):
+        """The best trial, of equal ones the first. Raises `UserError` if none is complete."""
+        sampling, complete = self.search.sampling, [trial for trial in self.trials if trial.state == "complete"]
+        if not complete:
             raise UserError(f"{self.search.path}: no trial is complete")
-        return ranked[0]
+        return (min if sampling.is_minimized else max)(complete, key=sampling.objective)
 
     @property
     def best_recipe(self) -> Recipe:
@@ -90,28 +87,22 @@ class SearchResult:
         return shlex.join(["numerate", "run", name, *settings, f"seed={seeds}", *options])
 
     def __repr__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
         states, sampling, path = [trial.state for trial in self.trials], self.search.sampling, self.search.path
         counts = {"stopped early": states.count("pruned"), "failed": states.count("failed")}
         counts["not finished; the same command resumes"] = self.num_left
         parts = [f"{states.count('complete')} of {max(self.search.num_trials, len(states))} trials are complete"]
-        yield f"{path}: {', '.join([*parts, *(f'{count} {text}' for text, count in counts.items() if count)])}"
-        yield from [sampling.describe(trial) for trial in self.trials if trial.state == "failed"][:_MAX_FAILURES]
-        if shares := sampling.importances(self.trials):
-            texts = (f"{path} {share:.0%}" for path, share in shares.items())
-            yield f"parameter importances (PED-ANOVA): {', '.join(texts)}"
+        parts += [f"{count} {text}" for text, count in counts.items() if count]
+        failed = [sampling.describe(trial) for trial in self.trials if trial.state == "failed"]
+        lines = [f"{path}: {', '.join(parts)}", *failed[:_MAX_FAILURES]]
         if "complete" in states:
             best = self.best_trial
             for field in sampling.space.fields:
                 if field.is_edge(value := best.parameters[field.path]):
                     text = f"{field.path}={value_text(value)} is at the end of its range"
-                    yield f"warning: the best {text}; better values may lie outside; search a wider range"
-            yield f"best: {sampling.describe(best)}"
-            yield f"{sampling.metric} of the best is biased upwards by selection; this evaluates it on new seeds:"
-            yield f"  {self.next_command()}"
-        yield f"all trials: numerate results {shlex.quote(str(path))}"
+                    lines.append(f"warning: the best {text}; better values may lie outside; search a wider range")
+            biased = f"{sampling.metric} of the best is biased upwards by selection; this evaluates it on new seeds:"
+            lines += [f"best: {sampling.describe(best)}", biased, f"  {self.next_command()}"]
+        return "\n".join([*lines, f"all trials: numerate results {shlex.quote(str(path))}"])
 
 
 def search(
@@ -152,9 +143,8 @@ def search(
     space, task, runs = Space.parse(recipe, settings), recipe.task, resolve_runs_dir(runs_dir)
     if metric == "ood_validation" and task.is_language_modeling:
         metric = "validation_loss"
-    check_choice(
-        "metric", metric, ("validation_loss" if task.is_language_modeling else "ood_validation", "validation", "loss")
-    )
+    first_metric = "validation_loss" if task.is_language_modeling else "ood_validation"
+    check_choice("metric", metric, (first_metric, "validation", "loss"))
     check_choice("sampler", sampler, get_args(Sampler))
     check_choice("pruner", pruner, get_args(Pruner))
     for option, number in (("trials", trials), ("workers", workers), ("seeds", seeds)):
@@ -164,8 +154,12 @@ def search(
     if engine is None:
         engine = Local(workers=workers) if workers > 1 else InProcess(threads=torch.get_num_threads())
     engine.check_available()
-    recipe = recipe if seed is None else replace(recipe, seed=seed)
-    of = f"{recipe.title}, seed {recipe.seed}" + (f" to {recipe.seed + seeds - 1}" if seeds > 1 else "")
+    if recipe.init_from == "latest":
+        raise UserError("init_from: must name a run, since the latest will be a trial of the search")
+    source, seed = initial_run(recipe, runs), recipe.seed if seed is None else seed
+    recipe = replace(recipe, seed=seed, init_from=None if source is None else source.id)
+    all_seeds = tuple(range(seed, seed + seeds))
+    of = f"{recipe.title}, seed {','.join(map(str, all_seeds))}"
     limit = "" if recipe.training.minutes is None else f", {recipe.training.minutes:g} minutes"
     key = content_key(replace(recipe, seed=0))
     question = f"Which is best for {metric}: {' '.join(map(str, space.items))}? (search of {of}{limit}, {key})"
@@ -175,8 +169,8 @@ def search(
         runs / title,
         question,
         replace(recipe, title=title, group=recipe.group or title),
-        Sampling(space, metric, sampler, pruner, recipe.seed),
-        tuple(range(recipe.seed, recipe.seed + seeds)),
+        Sampling(space, metric, sampler, pruner, seed),
+        all_seeds,
         int(min(trials or (space.size if sampler == "grid" else _NUM_TRIALS), space.size)),
         provenance.command_line(),
     ).open()
@@ -208,23 +202,18 @@ class Search:
         return Lock(self.path / "search.lock").hold("choosing a trial", timeout=_LOCK_TIMEOUT)
 
     def open(self) -> "Search":
-        """This search in its folder, which is created if necessary, with the weights that its first trial starts from
-        (`latest` would soon be a trial). Raises `UserError` for the folder of a study or of another search, and if
-        files of the task have changed since its first trial."""
+        """This search in its folder, which is created if necessary. Raises `UserError` for the folder of a study or of
+        another search, and if files of the task have changed since its first trial."""
         disk.make_folder(self.path)
         with self.lock():
             content = self.folder.read()
             if content.question not in ("", self.question):
                 raise UserError(f"{self.path}: is that of: {content.question} Another name=, or none, starts a search")
-            if not content.runs:
-                self.folder.update([], question=self.question)
-                source = initial_run(self.recipe, self.path.parent)
-                return replace(self, recipe=replace(self.recipe, init_from=None if source is None else source.id))
+            self.folder.update(content.plan(), self.question)
         folders = [RunFolder(self.path.parent / run.run) for run in content.runs]
         for folder in [one for one in folders if one.file("recipe.yaml").exists()][:1]:
             check_unchanged_files(self.recipe.task, folder.metadata(), self.path)
-        init_from = content.runs[0].recipe_tree().get("init_from")
-        return replace(self, recipe=replace(self.recipe, init_from=init_from))
+        return self
 
     def trials(self) -> list[Trial]:
         """All trials by number. Reading needs no lock. Raises `UserError` for parameters that were edited."""
@@ -244,8 +233,10 @@ class Search:
     def _read(self, trial: Trial) -> Trial:
         """A trial as its runs stand."""
         for run in trial.runs:
-            if run.status != "done" or run.end is None:
-                return replace(trial, state="failed", error=run.error) if run.status == "failed" else trial
+            if run.end is None:
+                return replace(trial, state="running" if run.status == "running" else "left")
+            if run.status == "failed":
+                return replace(trial, state="failed", error=run.error)
             values = _read_curve(run.path, self.sampling.metric, self.recipe.training.steps, run.end.ended)
             if not values:
                 problem = f"ended before an evaluation with a finite {self.sampling.metric}"
@@ -268,11 +259,11 @@ class Search:
 
     def fail(self, number: int, failure: Failure) -> None:
         """Writes that a run of a trial failed whose worker could not, and raises the failure of a worker itself."""
-        run = next((trial.runs[-1] for trial in self.trials()[number : number + 1] if trial.runs), None)
-        if failure.kind not in ("died", "out of memory", "timeout") or run is None:
+        begun = self.trials()[number : number + 1]
+        if failure.kind not in ("died", "out of memory", "timeout") or not begun:
             raise failure.to_error()
         with suppress(LockedError):
-            Ending(RunFolder(run.path), run.run.key).fail(failure)
+            Ending(RunFolder(begun[0].runs[-1].path), begun[0].runs[-1].run.key).fail(failure)
 
     def __call__(self, number: int) -> None:
         while not (trial := self.begin(number)).has_ended:
@@ -303,13 +294,11 @@ class Search:
                 raise UserError("another trial has the same recipe")
         except UserError as error:
             name, failure = f"{self.path.name}/refused-{number}", error
-        key = content_key(recipe)
-        run = StudyRun.of(name, key, to_tree(recipe), trial=number, parameters=parameters)
+        key, tree = content_key(recipe), to_tree(recipe)
         if failure is not None:
             Ending(RunFolder(self.path.parent / name), key).fail(failure)
-        self.folder.update([*plan, run], question=self.question)
-        if failure is not None:
-            self.folder.update(plan, question=self.question)
+        run = StudyRun.of(name, key, tree, trial=number, parameters=parameters, current=failure is None)
+        self.folder.update([*plan, run], self.question)
 
     def _train(self, trial: Trial) -> None:
         """Trains the last run of a trial, and writes how it ended."""
@@ -326,14 +315,8 @@ class Search:
                 return bool(values) and self.sampling.is_pruned(trials, trial.number, recipe.training)
 
             stop = _TrialStop(is_pruned)
-            trained = train(
-                recipe,
-                runs_dir=self.path.parent,
-                quiet=True,
-                on_record=stop.on_record,
-                stop=stop,
-                command=self.command,
-            )
+            options: dict[str, Any] = {"on_record": stop.on_record, "stop": stop, "command": self.command}
+            trained = train(recipe, runs_dir=self.path.parent, quiet=True, **options)
             if trained.stop_reason == "stopped" and not stop.is_pruned:
                 raise KeyboardInterrupt
             results = training_results(trained.run, recipe)  # a run that reached its minutes is complete, too
@@ -352,8 +335,7 @@ class _TrialStop(Stop):
     def __init__(self, ask_pruner: Callable[[], bool]) -> None:
         super().__init__(handles_signals=False)
         self._ask_pruner, self._worker_stop = ask_pruner, current_stop()
-        self._is_due = True  # a process may have been killed after an evaluation and before this was asked
-        self.is_pruned = False
+        self._is_due, self.is_pruned = True, False  # a process may have been killed after an evaluation, before this
 
     def on_record(self, kind: str, record: Mapping[str, Any]) -> None:
         self._is_due = self._is_due or kind == "evaluation"
@@ -366,28 +348,36 @@ class _TrialStop(Stop):
 
 
 def _train_trials(search: Search, engine: Engine, quiet: bool) -> int:
-    """Trains the trials that have not ended, and returns the exit status. Those of other commands are left to them, and
-    submitted jobs continue by themselves. Raises `UserError` or `OperationalError` if no trial can continue."""
-    search, status = replace(search, path=search.path.absolute()), 0
-    ended = {trial.number for trial in search.trials() if trial.has_ended}
-    if not (numbers := [number for number in range(search.num_trials) if number not in ended]):
-        return 0
-    num_done = search.num_trials - len(numbers)
-    bar = ProgressBar(search.num_trials, label=search.path.name, num_done=num_done, unit="trial", show=not quiet)
-    with Stop() as stop, bar, closing(engine.map(search, numbers, folder=search.path, stop=stop)) as outcomes:  # type: ignore[type-var]
-        for number, failure in ((numbers[outcome.index], outcome.failure) for outcome in outcomes):
-            if failure is not None and not failure.is_transient and not search.done(number):
-                search.fail(number, failure)
-            trial = next(iter(search.trials()[number:]), None)
-            if trial is not None and trial.has_ended:
-                bar.print_line(search.sampling.describe(trial))
-                bar.step(num_done := num_done + 1)
-            elif failure is None:
-                text = f"its worker finished, but {search.path} does not say so; all workers must share this folder"
-                raise OperationalError(f"trial {number}: {text}")
-            elif failure.kind in ("stopped", "not started") and not stop.requested:
-                bar.print_line(f"trial {number}: {failure.text}")
-                status = max(status, failure.status)
-            elif failure.kind == "disk full":
-                raise failure.to_error()
+    """Trains the trials until all have ended, those of other commands by them while they live, and returns the exit
+    status. Raises `UserError` or `OperationalError` if no trial can continue."""
+    search, lost, status = replace(search, path=search.path.absolute()), set[int](), 0
+    bar = ProgressBar(search.num_trials, label=search.path.name, unit="trial", show=not quiet)
+    with Stop() as stop, bar:
+        while not stop.requested:
+            trials = search.trials()[: search.num_trials]
+            ended = {trial.number for trial in trials if trial.has_ended}
+            if not (left := [number for number in range(search.num_trials) if number not in ended | lost]):
+                break
+            busy = {trial.number for trial in trials if trial.state == "running"}
+            if not (free := [number for number in left if number not in busy]):
+                bar.update(len(ended), f"waiting for {pluralize(len(left), 'trial')} of other processes")
+                time.sleep(_RETRY_SECONDS)
+                continue
+            for outcome in engine.map(search, free, folder=search.path, stop=stop):
+                number, failure = free[outcome.index], outcome.failure
+                if failure is not None and not failure.is_transient and not search.done(number):
+                    search.fail(number, failure)
+                if search.done(number):
+                    ended.add(number)
+                    bar.print_line(search.sampling.describe(search.trials()[number]))
+                    bar.step(len(ended))
+                elif failure is None:
+                    text = f"its worker finished, but {search.path} does not say so; all workers must share this folder"
+                    raise OperationalError(f"trial {number}: {text}")
+                elif failure.kind == "disk full":
+                    raise failure.to_error()
+                elif failure.kind != "busy" and not stop.requested:
+                    bar.print_line(f"trial {number}: {failure.text}")
+                    status = max(status, failure.status)
+                    lost.add(number)
     return (stop.status or 130) if stop.requested else status

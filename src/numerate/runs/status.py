@@ -86,10 +86,6 @@ class RunningRun:
         """The share of its steps that are done."""
         return min(1.0, self.step / self.steps) if self.steps else 0.0
 
-    def remaining(self, total: float, now: float) -> float:
-        """The seconds that are left at a Unix time of a `total`."""
-        return max(0.0, min(total - max(0.0, now - self.started), total * (1 - self.share)))
-
 
 def read_running(path: Path, run: StudyRun) -> RunningRun:
     """What the files of a running run say about it: the last lines of its metrics, and who holds its lock."""
@@ -124,7 +120,6 @@ class StudyStatus:
     states: Sequence[RunState]
     question: str = ""
     num_earlier: int = 0
-    is_search: bool = False
 
     def count(self, status: str) -> int:
         """The number of runs with a status."""
@@ -146,8 +141,7 @@ def study_status(folder: StudyFolder) -> StudyStatus:
     content = folder.read()
     states = read_states(folder.runs_dir, content.runs)
     num_earlier = sum(state.status == "done" for state in states if not state.run.current)
-    current = [state for state in states if state.run.current]
-    return StudyStatus(folder, current, content.question, num_earlier, content.is_search)
+    return StudyStatus(folder, [state for state in states if state.run.current], content.question, num_earlier)
 
 
 def time_left(states: Sequence[RunState], running: Sequence[RunningRun], now: float) -> float | None:
@@ -157,8 +151,7 @@ def time_left(states: Sequence[RunState], running: Sequence[RunningRun], now: fl
     or else an estimate from the progress of its running ones, or else the mean time of all. The sum is divided by the
     number of running ones, and is at least the longest remaining time of one.
     """
-    waiting = [state.run.label for state in states if state.status == "left"]
-    known: dict[str, list[float]] = {}
+    waiting, known = [state.run.label for state in states if state.status == "left"], dict[str, list[float]]()
     for state in states:
         if state.status == "done" and state.end is not None:
             known.setdefault(state.run.label, []).append(state.end.seconds)
@@ -170,5 +163,5 @@ def time_left(states: Sequence[RunState], running: Sequence[RunningRun], now: fl
         return None if running or waiting else 0.0
     expected = {label: fmean(values) for label, values in known.items()}
     default = fmean(done or expected.values())
-    remaining = [one.remaining(expected.get(one.run.label, default), now) for one in running]
+    remaining = [expected.get(one.run.label, default) * (1 - one.share) for one in running]
     return max(max(remaining), (sum(remaining) + sum(expected.get(one, default) for one in waiting)) / len(running))

@@ -9,7 +9,6 @@ How each run is, its own folder says: `runs/<recipe>/<id>/`. It may belong to se
 whose runs are chosen one after the other.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -37,8 +36,7 @@ class StudyRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A run of a study, made or not: its path below the folder of runs, the content key of its recipe, and the recipe.
 
     `name` is that of its recipe, `settings` are those in which recipes of its title differ. `current`: whether the last
-    command requested it. A run of a search has the number of its `trial` and its
-    `parameters`.
+    command requested it. A run of a search has the number of its `trial` and its `parameters`.
     """
 
     run: Annotated[str, msgspec.Meta(pattern=r"^(?!\.)[^/\\]+/(?!\.)[^/\\]+$")]
@@ -68,7 +66,6 @@ class StudyRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def display_name(self) -> str:
-        """Its name in messages."""
         return f"{self.label} seed {self.seed}" if self.seed else self.label
 
 
@@ -80,10 +77,6 @@ class StudyContent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     question: str = ""
     labels: dict[str, str] = {}
     runs: list[StudyRun] = []
-
-    @property
-    def is_search(self) -> bool:
-        return any(run.trial is not None for run in self.runs)
 
     def plan(self) -> list[StudyRun]:
         """The runs that the last command requested, in its order."""
@@ -104,7 +97,7 @@ class StudyFolder:
     def find_existing(cls, address: str, runs: Path) -> "StudyFolder | None":
         """The study at a path or with a title, in which `-` equals `_`; None if there is none."""
         text = address.rstrip("/")
-        paths = [Path(os.path.expanduser(text)), runs / text, runs / text.replace("-", "_")] if text else []
+        paths = [Path(text).expanduser(), runs / text, runs / text.replace("-", "_")] if text else []
         return next((cls(path) for path in paths if (path / STUDY_FILE).is_file()), None)
 
     @classmethod
@@ -112,9 +105,8 @@ class StudyFolder:
         """The study at a path or with a title. Raises `UserError` if there is none, with the most similar title."""
         if (found := cls.find_existing(address, runs)) is not None:
             return found
-        titles = sorted(path.parent.name for path in runs.glob(f"*/{STUDY_FILE}"))
+        titles, name = sorted(path.parent.name for path in runs.glob(f"*/{STUDY_FILE}")), address.replace("-", "_")
         there_are = f"; there are: {', '.join(titles[:12])}{', ...' * (len(titles) > 12)}" if titles else ""
-        name = address.rstrip("/").replace("-", "_")
         made_by = f"`numerate run {name}` makes that of a recipe or study of this name"
         raise UserError(f"no study in {runs} is called {address!r} ({made_by}){there_are}.{did_you_mean(name, titles)}")
 
@@ -147,12 +139,7 @@ class StudyFolder:
         return content
 
     def update(
-        self,
-        requested: Sequence[StudyRun],
-        *,
-        question: str = "",
-        labels: Mapping[str, str] | None = None,
-        write: bool = True,
+        self, requested: Sequence[StudyRun], question: str = "", labels: Mapping[str, str] = {}, *, write: bool = True
     ) -> list[StudyRun]:
         """Makes these the runs of the last command, and returns them with their names, in the same order.
 
@@ -163,7 +150,7 @@ class StudyFolder:
             disk.make_folder(self.path)
         with Lock(self.path / "study.lock").hold("planning", timeout=_LOCK_TIMEOUT) if write else nullcontext():
             old, names = self.read(), {one.run for one in requested}
-            labels = {**old.labels, **(labels or {})}
+            labels = {**old.labels, **labels}
             plan = _named(requested, labels)
             others = [one for one in old.runs if one.run not in names and (self.runs_dir / one.run).exists()]
             runs = [*plan, *(msgspec.structs.replace(one, current=False) for one in others)]

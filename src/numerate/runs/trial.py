@@ -16,11 +16,8 @@ from numerate.training.progress import format_duration
 from numerate.training.recipe import Recipe
 from numerate.training.trainer import Trainer, set_threads
 
-MAX_TIMED_FLOPS = 3e10
-"""Floating-point operations of a timed step on a CPU, about a second; larger steps are timed on some of their rows."""
-
-MAX_TIMED_PARAMETERS = 500_000_000
-"""Maximum number of weights of a model whose steps are timed on a CPU: 8 GB with gradients and moments."""
+MAX_TIMED_FLOPS = 3e10  # of a timed step on a CPU, about a second; larger steps are timed on some of their rows
+MAX_TIMED_PARAMETERS = 500_000_000  # of a model whose steps are timed on a CPU: 8 GB with gradients and moments
 
 
 @dataclass(frozen=True)
@@ -45,31 +42,28 @@ class TrainingEstimate:
     passes: str = ""
 
     def __str__(self) -> str:
-        rows, length = self.first_batch_shape
-        passes = f", {self.passes}" if self.passes else ""
-        spent = (
-            f"not measured: models above {MAX_TIMED_PARAMETERS:,} parameters are not timed on a CPU; use device=cuda"
-        )
-        if self.seconds_per_step is not None:
-            total = format_duration(math.ceil(self.seconds_per_step / rows * self.num_examples))
-            spent = f"{self.seconds_per_step * 1e3:,.1f} ms a step, about {total} for {self.num_steps:,} steps here"
-        return (
-            f"parameters        {self.num_parameters:,}\n"
-            f"memory            {format_bytes(self.memory_bytes)} (weights, gradients, moments), and activations\n"
-            f"first batch       {rows} rows x {length} tokens, {self.first_batch_targets} targets\n"
-            f"budget            {self.num_steps:,} steps, {self.num_examples:,} examples, "
-            f"about {self.num_tokens:,} tokens{passes}\n"
-            f"compute           {format_flops(self.flops_per_step)} a step, "
-            f"about {format_flops(self.total_flops)} in all\n"
-            f"time              {spent}"
-        )
+        (rows, length), seconds = self.first_batch_shape, self.seconds_per_step
+        spent = f"not measured: models above {MAX_TIMED_PARAMETERS:,} parameters are timed with device=cuda alone"
+        if seconds is not None:
+            total = format_duration(math.ceil(seconds / rows * self.num_examples))
+            spent = f"{seconds * 1e3:,.1f} ms a step, about {total} for {self.num_steps:,} steps here"
+        budget = f"{self.num_steps:,} steps, {self.num_examples:,} examples, about {self.num_tokens:,} tokens"
+        lines = {
+            "parameters": f"{self.num_parameters:,}",
+            "memory": f"{format_bytes(self.memory_bytes)} (weights, gradients, moments), and activations",
+            "first batch": f"{rows} rows x {length} tokens, {self.first_batch_targets} targets",
+            "budget": f"{budget}, {self.passes}" if self.passes else budget,
+            "compute": f"{format_flops(self.flops_per_step)} a step, about {format_flops(self.total_flops)} in all",
+            "time": spent,
+        }
+        return "\n".join(f"{name:<17} {text}" for name, text in lines.items())
 
 
 def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
     """Builds everything, trains a few steps in memory, and estimates the cost of the full run. Writes nothing.
 
     Of pretrained weights only the configuration is needed: the timed model has random ones. On a CPU, a model with more
-    than `MAX_TIMED_PARAMETERS` is not timed. Raises `UserError` for a recipe that cannot be trained."""
+    than 500 million parameters is not timed. Raises `UserError` for a recipe that cannot be trained."""
     make_trackers(recipe.trackers)  # their packages are installed
     with World.connect(recipe.device) as world:
         set_threads(recipe.training.threads, None)
@@ -100,12 +94,12 @@ def _random_trainer(recipe: Recipe, world: World, *, use_meta_device: bool) -> T
 
 def _seconds_per_step(trainer: Trainer, num_timed_steps: int) -> float | None:
     """The median time of a step of the first batch size; on a CPU of fewer rows, scaled, if it would take minutes."""
-    recipe, device = trainer.recipe, trainer.world.device.type
+    recipe, is_cpu = trainer.recipe, trainer.world.device.type == "cpu"
     num_parameters = sum(p.numel() for p in trainer.model.parameters())
-    if num_timed_steps == 0 or (device == "cpu" and num_parameters > MAX_TIMED_PARAMETERS):
+    if num_timed_steps == 0 or (is_cpu and num_parameters > MAX_TIMED_PARAMETERS):
         return None
     base_rows = recipe.training.base_batch_size
-    rows = max(1, int(MAX_TIMED_FLOPS / trainer.budget.flops_per_example)) if device == "cpu" else base_rows
+    rows = max(1, int(MAX_TIMED_FLOPS / trainer.budget.flops_per_example)) if is_cpu else base_rows
     if rows < base_rows:
         undivided = "gradient_accumulation_steps=1 micro_batch_size=null batch_size_warmup=0 initial_batch_size=null"
         settings = [f"batch_size={rows}", *undivided.split()]
@@ -117,7 +111,7 @@ def _seconds_per_step(trainer: Trainer, num_timed_steps: int) -> float | None:
     for _ in range(num_timed_steps):
         examples, start_time = trainer.state.examples, time.perf_counter()
         trainer.training_step(trainer.total_steps)
-        if device == "cuda":
+        if trainer.world.device.type == "cuda":
             torch.cuda.synchronize()
         times.append((time.perf_counter() - start_time) * base_rows / (trainer.state.examples - examples))
     return sorted(times)[len(times) // 2]

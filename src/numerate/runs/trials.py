@@ -2,10 +2,9 @@
 trials early. For each decision a study in memory gets all trials, so that it depends on them and the seed alone."""
 
 import hashlib
-import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite, nan
 from statistics import median
@@ -22,7 +21,6 @@ Pruner = Literal["none", "median", "hyperband"]
 
 _TIE_BREAK_WEIGHT = 1e-6  # of questions in distribution, less than that of one on OOD validation
 _MAX_ATTEMPTS = 20  # draws of a sampler to get a new point
-_MIN_TRIALS = 10  # complete ones, for importances
 
 
 @dataclass(frozen=True)
@@ -34,14 +32,14 @@ class Trial:
 
     number: int
     parameters: Parameters
-    state: Literal["complete", "pruned", "failed", "running"] = "running"
+    state: Literal["complete", "pruned", "failed", "running", "left"] = "left"
     runs: tuple[RunState, ...] = ()
     curves: tuple[Mapping[int, float], ...] = ()
     error: str | None = None
 
     @property
     def has_ended(self) -> bool:
-        return self.state != "running"
+        return self.state in ("complete", "pruned", "failed")
 
 
 def curve(lines: Sequence[Mapping[str, Any]], metric: Metric, budget: int | None = None) -> dict[int, float]:
@@ -95,10 +93,9 @@ class Sampling:
         """A trial in a line: what it is worth, of several seeds with the lowest and the highest, and its point."""
         form, how = ".4g" if self.is_minimized else ".1%", str(trial.state)
         if trial.state == "complete":
-            how = f"{self.metric} {self.objective(trial):{form}}"
-        if trial.state == "complete" and len(trial.runs) > 1:
-            low, high = (choose(map(self._best, trial.curves)) for choose in (min, max))
-            how += f" (median of {len(trial.runs)} seeds, {low:{form}} to {high:{form}})"
+            best = sorted(map(self._best, trial.curves))
+            of = f" (median of {len(best)} seeds, {best[0]:{form}} to {best[-1]:{form}})" if len(best) > 1 else ""
+            how = f"{self.metric} {median(best):{form}}{of}"
         point = ", ".join(f"{path}={value_text(value)}" for path, value in trial.parameters.items())
         return f"trial {trial.number}: {how}, {point}" + (f": {trial.error}" if trial.error else "")
 
@@ -110,8 +107,8 @@ class Sampling:
                 kind = samplers.RandomSampler if self.sampler == "random" else samplers.TPESampler
                 if isfinite(space.size) and (self.sampler == "grid" or attempt == _MAX_ATTEMPTS):
                     kind = samplers.BruteForceSampler
-                key = json.dumps([self.seed, len(trials), attempt]).encode()
-                study.sampler = kind(seed=int.from_bytes(hashlib.sha256(key).digest()[4:8], "big"))
+                key = hashlib.sha256(f"[{self.seed}, {len(trials)}, {attempt}]".encode()).digest()
+                study.sampler = kind(seed=int.from_bytes(key[4:8], "big"))
                 drawn = study.ask(space.distributions).params
                 point = {field.path: field.rounded(drawn[field.path]) for field in space.fields}
                 if point not in tried:
@@ -132,14 +129,6 @@ class Sampling:
             pruner = pruners.HyperbandPruner(min_resource=first, max_resource=steps or "auto", reduction_factor=3)
         with self._study(trials, pruner, number) as (_, asked):
             return bool(asked.should_prune())
-
-    def importances(self, trials: Sequence[Trial]) -> dict[str, float]:
-        """How much each field matters for the objective, summing to 1, the largest first, by PED-ANOVA (Watanabe et
-        al., 2023, https://arxiv.org/abs/2304.10255); empty with fewer than ten complete trials."""
-        if sum(trial.state == "complete" for trial in trials) >= _MIN_TRIALS:
-            with self._study(trials) as (study, _), suppress(ValueError, RuntimeError):
-                return dict(load_optuna().importance.get_param_importances(study))
-        return {}
 
     @contextmanager
     def _study(

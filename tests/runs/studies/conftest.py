@@ -19,7 +19,7 @@ from failures import small_disk
 from numerate.errors import OperationalError
 from numerate.positions.added import Learned
 from numerate.recipes.study import Study
-from numerate.runs import study as studies
+from numerate.results import page
 from numerate.runs.engines.engine import Engine
 from numerate.runs.engines.in_process import InProcess
 from numerate.runs.engines.local import Local
@@ -69,7 +69,7 @@ def quietly() -> Callable[[Study, Path], None]:
 
     def quietly(study: Study, runs: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(studies, "_write_report", _no_report)
+            patch.setattr(page, "write_study_page", _no_report)
             _, done = run_study(study, runs_dir=runs, engine=InProcess())
         assert [one.error for one in done] == [None] * len(done)
 
@@ -95,7 +95,7 @@ class Command:
             os.dup2(number, 1)
             os.dup2(number, 2)
             sys.stdout = sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-            studies._write_report = _no_report
+            page.write_study_page = _no_report
             multiprocessing.get_context = lambda kind: ForkContext()  # type: ignore[assignment, return-value]
             more = {"engine": Local(workers=2), **more}
             _, done = run_study(study, runs_dir=self.runs, **more)

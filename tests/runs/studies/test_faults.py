@@ -20,7 +20,8 @@ from numerate.commands.status import status_text
 from numerate.config import load_user_parts, override, user_parts
 from numerate.errors import UserError
 from numerate.recipes.study import Study
-from numerate.runs import making
+from numerate.results.runs import results_of
+from numerate.runs import study as study_file
 from numerate.runs.engines import engine
 from numerate.runs.engines.engine import Engine, Failure, Outcome
 from numerate.runs.engines.in_process import InProcess
@@ -213,10 +214,10 @@ class Scripted(InProcess):
 def test_what_another_process_is_at_without_holding_the_run_is_asked_for_now_and_then(
     tiny: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waited, looks, real = list[float](), [], making.StudyStatus
+    waited, looks, real = list[float](), [], study_file.StudyStatus
     monkeypatch.setattr(time, "sleep", waited.append)
-    monkeypatch.setattr(making, "_MAX_TIME_FRACTION", 1e-9)
-    monkeypatch.setattr(making, "StudyStatus", lambda *given: looks.append(given) or real(*given))
+    monkeypatch.setattr(study_file, "_MAX_TIME_FRACTION", 1e-9)
+    monkeypatch.setattr(study_file, "StudyStatus", lambda *given: looks.append(given) or real(*given))
     busy = Failure("busy", "the cache is being written by process 7")
     _, runs = run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, engine=Scripted(*[busy] * 3))
     assert [one.status for one in runs] == ["done"]

@@ -15,17 +15,25 @@ from msgspec import Raw
 from numerate.cli import main
 from numerate.commands.status import status_text
 from numerate.config import identity, override, to_tree
-from numerate.recipes.study import content_key
+from numerate.recipes.study import Study, content_key
 from numerate.results.runs import results_of
 from numerate.results.tables import table_of_runs
+from numerate.runs import study as study_file
 from numerate.runs.end import End, write_end
-from numerate.runs.making import StudyProgress
-from numerate.runs.status import RunningRun, RunState, mean_durations, status_text, study_status, time_left
-from numerate.runs.study_folder import RequestedRun, StudyFolder, StudyRun
+from numerate.runs.engines.engine import Outcome
+from numerate.runs.engines.in_process import InProcess
+from numerate.runs.status import RunningRun, RunState, study_status, time_left
+from numerate.runs.study import run_study
+from numerate.runs.study_folder import StudyFolder, StudyRun
+from numerate.training.progress import ProgressBar
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 
 Make = Callable[[int], tuple[StudyFolder, list[StudyRun]]]
+
+
+def seeds(tiny: Recipe, count: int) -> list[Recipe]:
+    return [override(tiny, [f"seed={seed}"]) for seed in range(count)]
 
 
 @pytest.fixture
@@ -33,7 +41,7 @@ def make(tiny: Recipe, tmp_path: Path) -> Make:
     """make(5): a study of five seeds that is planned and not begun."""
 
     def make(count: int) -> tuple[StudyFolder, list[StudyRun]]:
-        recipes = [override(tiny, [f"seed={seed}"]) for seed in range(count)]
+        recipes = seeds(tiny, count)
         folder = StudyFolder(tmp_path / "runs" / "study")
         requested = [StudyRun.of(f"rotary/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
         return folder, folder.update(requested, question="Why?")
@@ -131,7 +139,7 @@ def known(**seconds: float) -> list[RunState]:
         ("abc", [busy("a", 5, 0), busy("b", 0, 5)], known(a=10, b=100), 5, (5 + 100 + 10 + 100 + 55) / 2),
         ("", [busy("a", 0, 0), busy("b", 9, 0)], known(a=100, b=1), 0, 100),  # at least the longest run
         ("a", [busy("a", 5, 0)], [], 20, 20 + 40),  # judged from what runs
-        ("", [busy("a", 9, 0)], known(a=10), 50, 0),  # it takes longer than others: expected at any moment
+        ("", [busy("a", 9, 0)], known(a=10), 50, 1),  # it takes longer than others
         ("a", [busy("a", 0, 0)], [RunState(run("a"), Path("a"), "failed")], 1, None),
         ("a", [], known(a=1), 1, None),
         ("", [], [], 1, 0),
@@ -161,13 +169,13 @@ class Telling(InProcess):
 
 
 def test_progress_counts_runs_and_shows_a_warning_of_several_runs_once_and_keeps_a_log(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make, tiny: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[tuple[int, str]] = []
     monkeypatch.setattr(ProgressBar, "update", lambda self, *values: shown.append(values))
-    monkeypatch.setattr(making, "_MAX_TIME_FRACTION", inf)
-    folder, plan = make(3)
-    states = StudyRunner(folder, plan, Telling()).run()
+    monkeypatch.setattr(study_file, "_MAX_TIME_FRACTION", inf)
+    folder, _ = make(3)
+    _, states = run_study(Study("study", "Why?", seeds(tiny, 3)), runs_dir=folder.runs_dir, engine=Telling())
     assert [state.status for state in states] == ["done", "left", "left"]
     log = [line.partition("  ")[2] for line in (folder.path / "log.txt").read_text().splitlines()]
     assert [line for line in log if "runs (" not in line] == [
