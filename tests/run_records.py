@@ -58,7 +58,7 @@ class Studies:
         requested = [
             StudyRun.of(f"{tree['title']}/{number:012x}", f"key{number}", tree) for number, (tree, _) in enumerate(runs)
         ]
-        folder.update(requested, question="How wide?", labels=labels)
+        folder.update(requested, question="How wide?", labels=labels or {})
         for number, (one, (_, end)) in enumerate(zip(requested, runs, strict=True)):
             if end is not None:
                 place, entries = RunFolder(self.runs / one.run), dict(end)
