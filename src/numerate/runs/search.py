@@ -338,7 +338,13 @@ def _train_trials(search: Search, engine: Engine, quiet: bool) -> int:
     """Trains the trials until all have ended, those of other commands by them while they live, and returns the exit
     status. Raises `UserError` or `OperationalError` if no trial can continue."""
     search, lost, status = replace(search, path=search.path.absolute()), set[int](), 0
-    bar = ProgressBar(search.num_trials, label=search.path.name, unit="trial", show=not quiet)
+    num_done = sum(trial.has_ended for trial in search.trials()[: search.num_trials])
+    options: dict[str, Any] = {
+        "num_done": num_done,
+        "unit": "trial",
+        "show": not quiet and num_done < search.num_trials,
+    }
+    bar = ProgressBar(search.num_trials, label=search.path.name, **options)
     with Stop() as stop, bar:
         while not stop.requested:
             trials = search.trials()[: search.num_trials]
