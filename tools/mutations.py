@@ -286,8 +286,8 @@ FAULTS = [
     Fault(
         "a search starts one trial too many",
         "runs/search.py",
-        "for number in range(search.num_trials) if number not in ended | lost",
-        "for number in range(search.num_trials + 1) if number not in ended | lost",
+        "else _NUM_TRIALS), space.size)),",
+        "else _NUM_TRIALS), space.size)) + 1,",
         "tests/runs/test_search.py",
     ),
     Fault(
