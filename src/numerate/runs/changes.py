@@ -12,9 +12,6 @@ from numerate.training.recipe import Recipe
 TASK_INDEX, TASK_PATH = "task.task_index", "task.path"
 """What an evaluation may change of a task: which task of a `Mixture`, and which file of rows (`ExampleFile`)."""
 
-CONTENTS = "task.contents"
-"""Hash of the rows of that file, which may change over time."""
-
 
 def override_for_evaluation(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """A recipe with settings of its model changed, for an evaluation.
@@ -53,5 +50,5 @@ def diff_settings(trained: Recipe, evaluated: Recipe) -> dict[str, Any]:
     if task_index != getattr(trained.task, "task_index", None):
         changes[TASK_INDEX] = task_index
     if isinstance(task, ExampleFile) and task.training_task is not None:
-        changes |= {TASK_PATH: task.path, CONTENTS: combine_hashes(task.file_hashes().values())[:12]}
+        changes |= {TASK_PATH: task.path, "task.contents": combine_hashes(task.file_hashes().values())[:12]}
     return dict(sorted(changes.items()))
