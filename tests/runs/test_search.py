@@ -40,12 +40,11 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reas
 
 WIDTHS = "model.hidden_size=16,32"
 RATES = {"optimizer.learning_rate": "log(1e-4,1e-2)", "model.hidden_size": [16, 32]}
-RUN: Any = None  # of trials that have none
 SPACE = Space.parse(TINY, RATES) if importlib.util.find_spec("optuna") else Space(())
 
 
 def values(found: SearchResult) -> list[Any]:
-    return [(trial.number, trial.state, trial.curve, trial.parameters) for trial in found.trials]
+    return [(trial.number, trial.state, trial.curves, trial.parameters) for trial in found.trials]
 
 
 # The space ------------------------------------------------------------------------------------------------------------
@@ -86,7 +85,7 @@ def test_a_space_is_read_as_settings_are_with_ranges_beside() -> None:
         ("optimizer.weight_decay=between(0,inf)", "must be a range of numbers"),
         ("task.operator=between(1,2)", "task.operator"),
         ("model.hidden_size=16,32 model.hidden_size=between(16,32)", "given twice"),
-        ("seed=0,1", "seed= of the search"),
+        ("seed=0,1", "seed= and seeds= of the search"),
         ("model.hidden_size=16", "nothing to search over"),
         ({"metric": "validation_loss"}, "metric: must be one of ood_validation, validation, loss"),
         ({"sampler": "tp"}, "sampler: must be one of .*not 'tp'.*Did you mean 'tpe'"),
@@ -123,7 +122,7 @@ def test_another_seed_gives_other_trials(found: SearchResult, tmp_path: Path) ->
 
 
 def test_a_trial_is_an_ordinary_run_of_the_search_and_shown_as_one(found: SearchResult) -> None:
-    folder = RunFolder(found.best_trial.run.path)
+    folder = RunFolder(found.best_trial.runs[0].path)
     trained = train(found.best_recipe, runs_dir=found.search.path.parent, quiet=True)
     assert (trained.run.path, trained.stop_reason) == (folder.path, "done")
     path = found.search.path
@@ -145,11 +144,12 @@ def test_a_search_asks_no_question_of_the_test_split_and_evaluates_no_grid(
         return examples(self, split, *key)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Task, "examples", noted)
-    found = search(TINY, {"model.hidden_size": [16, 32]}, trials=9, seed=5, runs_dir=tmp_path, quiet=True)
+    found = search(TINY, {"model.hidden_size": [16, 32]}, trials=9, seeds=2, seed=5, runs_dir=tmp_path, quiet=True)
     assert drawn == {"train", "validation", "ood_validation"}
     assert not list(tmp_path.glob("**/cells.jsonl"))
     assert (len(found.trials), found.num_left) == (2, 0), "there are no more points"
-    assert found.best_trial.run.run.seed == 5
+    assert [run.run.seed for run in found.best_trial.runs] == [5, 6]
+    assert "(median of 2 seeds, 0.0% to 0.0%)" in str(found)
 
 
 def test_the_best_is_shown_and_is_to_be_measured_on_new_seeds(found: SearchResult) -> None:
@@ -160,8 +160,8 @@ def test_the_best_is_shown_and_is_to_be_measured_on_new_seeds(found: SearchResul
     assert f"numerate run rotary {settings} seed=1,2,3,4,5" in str(found)
     assert f"numerate results {found.search.path}" in str(found)
     called = ("my recipes/it.py:tiny", "--parts", "my.py")
-    words = f"numerate run 'my recipes/it.py:tiny' {settings} seed=1,2,3,4,5 --parts my.py"
-    assert replace(found, command_words=called).next_command() == words
+    several = replace(found, search=replace(found.search, seeds=(0, 1, 2)), command_words=called)
+    assert several.next_command() == f"numerate run 'my recipes/it.py:tiny' {settings} seed=3,4,5,6,7 --parts my.py"
     for rate, is_warned in ((0.0098, True), (0.001, False)):
         point = {"optimizer.learning_rate": rate, "model.hidden_size": "16"}
         text = str(replace(found, trials=(replace(best, parameters=point),)))
@@ -191,7 +191,7 @@ def test_a_name_stands_for_one_search_of_the_same_files_and_weights(tmp_path: Pa
 
     for number in (1, 2):
         found = go(trials=number)
-        heads = [RunFolder(trial.run.path).metadata() for trial in found.trials]
+        heads = [RunFolder(trial.runs[0].path).metadata() for trial in found.trials]
         assert [head["recipe"]["init_from"] for head in heads] == [source.folder.id] * number
     with pytest.raises(UserError, match=r"mine: is that of: Which is best for loss: optimizer.lr=log.* Another name="):
         go("model.hidden_size=16,64")
@@ -214,9 +214,10 @@ def test_a_name_stands_for_one_search_of_the_same_files_and_weights(tmp_path: Pa
 def make(tmp_path: Path) -> Callable[..., Search]:
     """A search in a folder of its own, of which no trial is trained."""
 
-    def made(space: Space = SPACE, **options: Any) -> Search:
+    def made(space: Space = SPACE, num_trials: int = 30, seeds: Any = (0,), **options: Any) -> Search:
         name = f"s{len(list(tmp_path.glob('s*')))}"
-        return Search(tmp_path / name, "?", replace(TINY, title=name), Sampling(space, **options), 30).open()
+        sampling = Sampling(space, seed=seeds[0], **options)
+        return Search(tmp_path / name, "?", replace(TINY, title=name), sampling, seeds, num_trials).open()
 
     return made
 
@@ -237,12 +238,12 @@ def metrics(value: float) -> list[dict[str, Any]]:
 
 
 def trial(number: int, parameters: Mapping[str, Any], value: float, state: Any = "complete") -> Trial:
-    return Trial(number, parameters, RUN, state, {4: value})
+    return Trial(number, parameters, state, curves=({4: value},))
 
 
 def end(search: Search, number: int, value: float, **results: Any) -> Trial:
     """Begins a trial, and writes that its run ended."""
-    run = search.begin(number).run
+    run = search.begin(number).runs[-1]
     results = {"stop_reason": "budget", "step": 4} | results
     Ending(RunFolder(run.path), run.run.key).write("done", results=results)
     write_lines(run.path / "metrics.jsonl", metrics(value))
@@ -258,7 +259,7 @@ def test_a_run_is_worth_what_its_best_evaluation_got_right_on_the_next_lengths()
 
     def best(metric: Any, *lines: Mapping[str, Any]) -> float | None:
         values = curve(lines, metric, 30)
-        return Sampling(SPACE, metric).objective(Trial(0, {}, RUN, curve=values)) if values else None
+        return Sampling(SPACE, metric).objective(Trial(0, {}, curves=(values,))) if values else None
 
     assert [best(metric, *found) for metric in ("validation", "loss")] == [1.0, 1 / 30]
     assert best("ood_validation", *lines((10, 0.2, None), (20, 0.9, None))) == 0.9
@@ -269,6 +270,8 @@ def test_a_run_is_worth_what_its_best_evaluation_got_right_on_the_next_lengths()
     losses = [text | {"step": step, "loss": loss} for step, loss in ((10, 3.0), (20, 2.0), (30, 2.5), (40, 1.0))]
     assert best("validation_loss", *losses) == 2.0
     assert best("validation_loss", text | {"step": 1, "loss": float("nan")}) is None
+    seeds = Trial(0, {}, "complete", curves=({4: 0.25}, {4: 0.0, 8: 1.0}, {4: 0.5}))
+    assert Sampling(SPACE).objective(seeds) == 0.5
 
 
 def test_a_grid_tries_each_point_once_and_no_point_is_tried_twice() -> None:
@@ -303,10 +306,10 @@ def test_a_trial_that_a_pruner_gives_up_ends_early_and_its_run_can_go_on(
     assert [trial.state for trial in found.trials] == ["pruned", "complete"]
     assert (found.best_trial.number, found.num_left) == (1, 0)
     assert "1 of 2 trials are complete, 1 stopped early" in str(found)
-    pruned = found.trials[0]
-    assert RunFolder(pruned.run.path).records("metrics.jsonl")[-1]["step"] < 4
+    (pruned,) = found.trials[0].runs
+    assert RunFolder(pruned.path).records("metrics.jsonl")[-1]["step"] < 4
     going_on = train(found.search.recipe_of(pruned), runs_dir=tmp_path, quiet=True)
-    assert (going_on.stop_reason, going_on.run.path) == ("budget", pruned.run.path)
+    assert (going_on.stop_reason, going_on.run.path) == ("budget", pruned.path)
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
@@ -339,24 +342,30 @@ def test_points_that_were_edited_are_refused_and_no_code_of_them_runs(
 
 def test_a_trial_is_worth_what_the_metrics_of_its_run_say(found: SearchResult, tmp_path: Path) -> None:
     shutil.copytree(found.search.path, tmp_path / found.search.path.name)
-    first, second = (tmp_path / trial.run.run.run for trial in found.trials[:2])
+    first, second = (tmp_path / trial.runs[0].run.run for trial in found.trials[:2])
     shutil.copy(second / "metrics.jsonl", first)
     (second / "metrics.jsonl").unlink()
     trials = search(TINY, RATES, trials=5, metric="loss", runs_dir=tmp_path, quiet=True).trials
-    assert trials[0].curve == found.trials[1].curve
+    assert trials[0].curves == found.trials[1].curves
     assert (trials[1].state, trials[2:]) == (
         "failed",
-        tuple(replace(one, run=trials[one.number].run) for one in found.trials[2:]),
+        tuple(replace(one, runs=trials[one.number].runs) for one in found.trials[2:]),
     )
     assert "ended before an evaluation with a finite loss" in str(trials[1].error)
 
 
-def test_a_trial_is_begun_once_and_ends_as_its_run(make: Callable[..., Search]) -> None:
-    searched = make(metric="validation")
-    assert searched.begin(0) == searched.begin(0)
-    complete, pruned = end(searched, 0, 0.75), end(searched, 1, 0.5, stop_reason="pruned")
-    assert (complete.state, pruned.state, searched.sampling.objective(complete)) == ("complete", "pruned", 0.75)
-    assert len(StudyFolder(searched.path).read().plan()) == 2
+def test_each_seed_of_a_trial_is_begun_when_the_one_before_has_ended_and_none_after_a_pruned_one(
+    make: Callable[..., Search],
+) -> None:
+    searched = make(seeds=(3, 4), metric="validation")
+    assert [len(searched.begin(0).runs) for _ in range(2)] == [1, 1]
+    assert end(searched, 0, 0.5).state == "left"
+    both = end(searched, 0, 0.75)
+    assert (both.state, [run.run.seed for run in both.runs]) == ("complete", [3, 4])
+    assert searched.sampling.objective(both) == 0.625
+    pruned = end(searched, 1, 0.5, stop_reason="pruned")
+    assert (pruned.state, len(searched.begin(1).runs)) == ("pruned", 1)
+    assert len(StudyFolder(searched.path).read().plan()) == 3
 
 
 # What goes wrong ------------------------------------------------------------------------------------------------------
@@ -449,7 +458,7 @@ def test_a_trial_of_another_process_is_waited_for_and_taken_up_when_that_dies(
     found: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(found.search.path, tmp_path / found.search.path.name)
-    held = RunFolder(tmp_path / found.trials[1].run.run.run)
+    held = RunFolder(tmp_path / found.trials[1].runs[0].run.run)
     (held.path / "end.json").unlink()
     mine, sleep = replace(found.search, path=tmp_path / found.search.path.name), time.sleep
     with contextlib.ExitStack() as stack:
@@ -465,7 +474,7 @@ def test_a_trial_of_another_process_is_waited_for_and_taken_up_when_that_dies(
         monkeypatch.setattr(time, "sleep", dies)
         ended = search(TINY, RATES, trials=6, metric="loss", runs_dir=tmp_path, quiet=True)
     assert [one.state for one in ended.trials] == ["complete"] * 6
-    assert ended.trials[1].curve == found.trials[1].curve
+    assert ended.trials[1].curves == found.trials[1].curves
 
 
 def test_a_search_that_is_stopped_continues_and_ends_as_if_it_had_not_been(

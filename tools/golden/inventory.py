@@ -22,7 +22,6 @@ WITHDRAWN = {
     r"(command|option|word) bench.*": "the benchmark",
     r"setting (Local|Ray|Slurm|InProcess)\.stack_size": "training of many small models as one",
     r"Mixer RWKV4|setting RWKV4\..*": "RWKV-4",
-    r"word search seeds=": "several runs per trial of a search",
     r"Mixer S4D|setting S4D\..*": "S4D, of the reserve",
     r"setting MaskedLM\.num_masks": "masks beyond the answer",
     r"numerate\.wrap_task": "wrap_task",

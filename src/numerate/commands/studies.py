@@ -94,7 +94,7 @@ def search(
     )
     print_wrapped(str(result))
     if traceback:
-        for end in (trial.run.end for trial in result.trials):
+        for end in (run.end for trial in result.trials for run in trial.runs):
             print((end and end.traceback) or "", end="", file=sys.stderr)
     none_complete = not result.num_left and not any(trial.state == "complete" for trial in result.trials)
     return result.exit_status or int(none_complete)

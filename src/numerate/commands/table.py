@@ -324,7 +324,7 @@ COMMANDS: dict[str, Command] = {
         "numerate search addition_abacus 'optimizer.learning_rate=log(1e-4,1e-2)' model.hidden_size=32,64 trials=30\n"
         "numerate search addition_abacus 'training.batch_size=between(16,128,16)' training.steps=500 trials=20 "
         "workers=2\n"
-        "numerate search addition_abacus 'optimizer.weight_decay=between(0,0.1)' pruner=median name=mine\n"
+        "numerate search addition_abacus 'optimizer.weight_decay=between(0,0.1)' seeds=3 pruner=median name=mine\n"
         "numerate search addition_abacus model.hidden_size=32,64 'training.batch_size=between(16,64,16)' "
         "sampler=grid metric=loss",
         (
@@ -332,7 +332,8 @@ COMMANDS: dict[str, Command] = {
             Option("metric", "loss", "ood_validation (default), validation, loss or validation_loss"),
             Option("sampler", "grid", "tpe (default), random or grid"),
             Option("pruner", "median", "none (default), median or hyperband"),
-            Option("seed", "1", "seed of the points, and of the runs", int),
+            Option("seed", "1", "seed of the points, and of the first run of each trial", int),
+            Option("seeds", "3", "runs of each trial, of which the median counts", int),
             Option("name", "mine", "the name of the search"),
             RUNS_DIR,
         ),

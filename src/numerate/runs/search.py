@@ -76,12 +76,12 @@ class SearchResult:
 
     @property
     def best_recipe(self) -> Recipe:
-        """The recipe of the best trial's run, which `train` finds done. Raises `UserError` if there is none."""
-        return self.search.recipe_of(self.best_trial)
+        """The recipe of the best trial's first run, which `train` finds done. Raises `UserError` if there is none."""
+        return self.search.recipe_of(self.best_trial.runs[0])
 
     def next_command(self) -> str:
         """The command that trains and evaluates the best settings on new seeds."""
-        first, (name, *options) = self.search.sampling.seed + 1, self.command_words
+        first, (name, *options) = max(self.search.seeds) + 1, self.command_words
         seeds = ",".join(str(seed) for seed in range(first, first + _NUM_FRESH_SEEDS))
         settings = self.search.sampling.space.settings(self.best_trial.parameters)
         return shlex.join(["numerate", "run", name, *settings, f"seed={seeds}", *options])
@@ -116,6 +116,7 @@ def search(
     sampler: Sampler = "tpe",
     pruner: Pruner = "none",
     seed: int | None = None,
+    seeds: int = 1,
     name: str | None = None,
     runs_dir: str | Path | None = None,
     quiet: bool = False,
@@ -128,8 +129,8 @@ def search(
 
     `settings` are parsed by `Space.parse`. The objective of a trial is the exact match of its best checkpoint on OOD
     validation (for ties, and tasks without one, on `validation`), or another `metric`; for language modeling, the
-    lowest `validation_loss`. `seed` determines the points, and is that of all runs; default: the recipe's. `pruner`
-    stops trials at an evaluation at which others were better.
+    lowest `validation_loss`; with several `seeds` their median. `seed` determines the points, and is that of the first
+    run of each trial; default: the recipe's. `pruner` stops trials at an evaluation at which others were better.
 
     The same call resumes the search, until there are `trials` in total; several simultaneous calls share them. Without
     an `engine` one worker is this process. `command_words` are the words for this recipe (name and options) in the
@@ -146,8 +147,8 @@ def search(
     check_choice("metric", metric, (first_metric, "validation", "loss"))
     check_choice("sampler", sampler, get_args(Sampler))
     check_choice("pruner", pruner, get_args(Pruner))
-    check_positive("trials", trials)
-    check_positive("workers", workers)
+    for option, number in (("trials", trials), ("workers", workers), ("seeds", seeds)):
+        check_positive(option, number)
     if sampler == "grid" and space.size > MAX_RUNS:
         raise UserError(f"sampler: a grid has at most {MAX_RUNS:,} points; a step is the third number of between(...)")
     if engine is None:
@@ -157,9 +158,11 @@ def search(
         raise UserError("init_from: must name a run, since the latest will be a trial of the search")
     source, seed = initial_run(recipe, runs), recipe.seed if seed is None else seed
     recipe = replace(recipe, seed=seed, init_from=None if source is None else source.id)
+    all_seeds = tuple(range(seed, seed + seeds))
+    of = f"{recipe.title}, seed {','.join(map(str, all_seeds))}"
     limit = "" if recipe.training.minutes is None else f", {recipe.training.minutes:g} minutes"
-    of = f"{recipe.title}, seed {seed}{limit}, {content_key(replace(recipe, seed=0))}"
-    question = f"Which is best for {metric}: {' '.join(map(str, space.items))}? (search of {of})"
+    key = content_key(replace(recipe, seed=0))
+    question = f"Which is best for {metric}: {' '.join(map(str, space.items))}? (search of {of}{limit}, {key})"
     digest = hashlib.sha256(question.encode()).hexdigest()[:6]
     title = folder_name(name or f"{recipe.title}-search-{digest}")
     found = Search(
@@ -167,6 +170,7 @@ def search(
         question,
         replace(recipe, title=title, group=recipe.group or title),
         Sampling(space, metric, sampler, pruner, seed),
+        all_seeds,
         int(min(trials or (space.size if sampler == "grid" else _NUM_TRIALS), space.size)),
         provenance.command_line(),
     ).open()
@@ -177,7 +181,7 @@ def search(
 @dataclass(frozen=True)
 class Search:
     """A search in a folder, and what an engine applies to the numbers of its trials: a trial is added if it is not
-    there yet, and what is missing of its run is trained. The `question` says what must not change during a search; all
+    there yet, and what is missing of its runs is trained. The `question` says what must not change during a search; all
     trials have the `recipe`, whose title is that of the search. A call raises the errors of `MakeRun`.
     """
 
@@ -185,6 +189,7 @@ class Search:
     question: str
     recipe: Recipe
     sampling: Sampling
+    seeds: tuple[int, ...]
     num_trials: int
     command: str = ""
 
@@ -212,33 +217,38 @@ class Search:
 
     def trials(self) -> list[Trial]:
         """All trials by number. Reading needs no lock. Raises `UserError` for parameters that were edited."""
-        states = {state.run.trial: state for state in read_states(self.path.parent, self.folder.read().runs)}
+        states = dict[int | None, list[RunState]]()
+        for run in read_states(self.path.parent, self.folder.read().runs):
+            states.setdefault(run.run.trial, []).append(run)
         trials = []
         for number in range(len(states)):
             try:
-                self.sampling.check_point(states[number].run.parameters)
+                runs = states[number]
+                self.sampling.check_point(runs[0].run.parameters)
             except (ValueError, KeyError) as error:
                 raise UserError(damage_message(self.path / STUDY_FILE, f"trial {number}: {error}", REMEDY)) from error
-            trials.append(self._trial(number, states[number]))
+            trials.append(self._read(Trial(number, runs[0].run.parameters, runs=tuple(runs))))
         return trials
 
-    def _trial(self, number: int, run: RunState) -> Trial:
-        """A trial as its run stands."""
-        trial = Trial(number, run.run.parameters, run=run)
-        if run.end is None:
-            return replace(trial, state="running" if run.status == "running" else "left")
-        if run.status == "failed":
-            return replace(trial, state="failed", error=run.error)
-        values = _read_curve(run.path, self.sampling.metric, self.recipe.training.steps, run.end.ended)
-        if not values:
-            problem = f"ended before an evaluation with a finite {self.sampling.metric}"
-            error = f"training: {problem}; a larger budget, or a smaller training.evaluate_every="
-            return replace(trial, state="failed", error=error)
-        is_pruned = (run.end.results or {}).get("stop_reason") == "pruned"
-        return replace(trial, state="pruned" if is_pruned else "complete", curve=values)
+    def _read(self, trial: Trial) -> Trial:
+        """A trial as its runs stand."""
+        for run in trial.runs:
+            if run.end is None:
+                return replace(trial, state="running" if run.status == "running" else "left")
+            if run.status == "failed":
+                return replace(trial, state="failed", error=run.error)
+            values = _read_curve(run.path, self.sampling.metric, self.recipe.training.steps, run.end.ended)
+            if not values:
+                problem = f"ended before an evaluation with a finite {self.sampling.metric}"
+                error = f"training: {problem}; a larger budget, or a smaller training.evaluate_every="
+                return replace(trial, state="failed", error=error)
+            trial = replace(trial, curves=(*trial.curves, values))
+            if (run.end.results or {}).get("stop_reason") == "pruned":
+                return replace(trial, state="pruned")
+        return replace(trial, state="complete") if len(trial.curves) == len(self.seeds) else trial
 
-    def recipe_of(self, trial: Trial) -> Recipe:
-        recipe: Recipe = from_tree(trial.run.run.recipe_tree(), "search", expected_class=Recipe)
+    def recipe_of(self, run: RunState) -> Recipe:
+        recipe: Recipe = from_tree(run.run.recipe_tree(), "search", expected_class=Recipe)
         return recipe
 
     def name_of(self, number: int) -> str:
@@ -253,29 +263,32 @@ class Search:
         if failure.kind not in ("died", "out of memory", "timeout") or not begun:
             raise failure.to_error()
         with suppress(LockedError):
-            Ending(RunFolder(begun[0].run.path), begun[0].run.run.key).fail(failure)
+            Ending(RunFolder(begun[0].runs[-1].path), begun[0].runs[-1].run.key).fail(failure)
 
     def __call__(self, number: int) -> None:
-        if not (trial := self.begin(number)).has_ended:
+        while not (trial := self.begin(number)).has_ended:
             self._train(trial)
 
     def begin(self, number: int) -> Trial:
-        """The trial of a number, whose run is to be trained, if it has not ended. It is added, if it is missing."""
+        """The trial of a number, whose last run is to be trained, if it has not ended. What is missing is added."""
         with self.lock():
             while number >= len(trials := self.trials()):
                 errors = {trial.error for trial in trials}
                 if len(trials) >= _MAX_ALIKE and len(errors) == 1 and None not in errors:
                     problem = f"all {len(trials)} trials failed alike; remove this folder to search again"
                     raise UserError(f"{self.path}: {problem}: {errors.pop()}")
-                self._add(len(trials), self.sampling.next_point(trials))
-            return trials[number]
+                self._add_run(len(trials), self.sampling.next_point(trials), self.seeds[0])
+            trial = trials[number]
+            if not trial.has_ended and len(trial.runs) == len(trial.curves):
+                self._add_run(number, trial.parameters, self.seeds[len(trial.runs)])
+            return self.trials()[number]
 
-    def _add(self, number: int, parameters: Parameters) -> None:
-        """Adds a trial. One that is refused has failed, and no table has it."""
+    def _add_run(self, number: int, parameters: Parameters, seed: int) -> None:
+        """Adds a run of a trial to the study. One that is refused has failed, and no table has it."""
         settings, plan = self.sampling.space.settings(parameters), self.folder.read().plan()
         recipe, failure = self.recipe, None
         try:
-            recipe = replace(override(recipe, settings), title=recipe.title)
+            recipe = replace(override(recipe, settings), title=recipe.title, seed=seed)
             name = f"{self.path.name}/{identity(recipe)}"
             if any(run.run == name for run in plan):
                 raise UserError("another trial has the same recipe")
@@ -288,16 +301,16 @@ class Search:
         self.folder.update([*plan, run], self.question)
 
     def _train(self, trial: Trial) -> None:
-        """Trains the run of a trial, and writes how it ended."""
-        folder = RunFolder(trial.run.path)
-        with Ending(folder, trial.run.run.key) as ending:
-            recipe = self.recipe_of(trial)
+        """Trains the last run of a trial, and writes how it ended."""
+        run, folder = trial.runs[-1], RunFolder(trial.runs[-1].path)
+        with Ending(folder, run.run.key) as ending:
+            recipe = self.recipe_of(run)
 
             def is_pruned() -> bool:
-                if self.sampling.pruner == "none":
+                if self.sampling.pruner == "none" or len(trial.runs) > 1:
                     return False
                 values = curve(folder.records("metrics.jsonl"), self.sampling.metric)
-                now = replace(trial, curve=values)
+                now = replace(trial, curves=(values,))
                 trials = [now if one.number == trial.number else one for one in self.trials()]
                 return bool(values) and self.sampling.is_pruned(trials, trial.number, recipe.training)
 

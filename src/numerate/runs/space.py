@@ -145,7 +145,7 @@ def _parse_item(text: str) -> Field:
     texts, kinds = [one for (one,) in expand_sweep([text])], load_optuna().distributions
     path, choices = texts[0].partition("=")[0], tuple(one.partition("=")[2] for one in texts)
     if path == "seed":
-        raise UserError("seed, seeds: all trials have the seed= of the search")
+        raise UserError("seed, seeds: those of all trials are set by seed= and seeds= of the search")
     item = Field(path, ",".join(choices), kinds.CategoricalDistribution(choices), choices)
     if len(choices) > 1 or (found := _RANGE_PATTERN.fullmatch(choices[0])) is None:
         return item

@@ -5,8 +5,9 @@ import hashlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite, nan
+from statistics import median
 from typing import Any, Literal
 
 from numerate.runs.space import Space, load_optuna, value_text
@@ -24,14 +25,16 @@ _MAX_ATTEMPTS = 20  # draws of a sampler to get a new point
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of the search space: its `number` from 0, its `parameters`, its `run`, the `curve` of one that is done,
-    and why it failed, if it did."""
+    """One point of the search space: its `number` from 0, its `parameters`, and why it failed, if it did.
+
+    `runs` are those that were begun, one after the other for each seed; `curves` are of those that are done.
+    """
 
     number: int
     parameters: Parameters
-    run: RunState
     state: Literal["complete", "pruned", "failed", "running", "left"] = "left"
-    curve: Mapping[int, float] = field(default_factory=dict)
+    runs: tuple[RunState, ...] = ()
+    curves: tuple[Mapping[int, float], ...] = ()
     error: str | None = None
 
     @property
@@ -63,7 +66,7 @@ def curve(lines: Sequence[Mapping[str, Any]], metric: Metric, budget: int | None
 
 @dataclass(frozen=True)
 class Sampling:
-    """How trials are judged, and how points are chosen; `seed` is that of all runs."""
+    """How trials are judged, and how points are chosen; `seed` is that of the first run of each trial."""
 
     space: Space
     metric: Metric = "ood_validation"
@@ -80,15 +83,19 @@ class Sampling:
         return "loss" in self.metric
 
     def objective(self, trial: Trial) -> float:
-        """The value of a complete trial at its best evaluation; of the training loss at the last."""
-        values = trial.curve
+        """The median over the seeds of the value at the best evaluation."""
+        return median(map(self._best, trial.curves))
+
+    def _best(self, values: Mapping[int, float]) -> float:
         return values[max(values)] if self.metric == "loss" else (min if self.is_minimized else max)(values.values())
 
     def describe(self, trial: Trial) -> str:
-        """A trial in a line: what it is worth, and its point."""
+        """A trial in a line: what it is worth, of several seeds with the lowest and the highest, and its point."""
         form, how = ".4g" if self.is_minimized else ".1%", str(trial.state)
         if trial.state == "complete":
-            how = f"{self.metric} {self.objective(trial):{form}}"
+            best = sorted(map(self._best, trial.curves))
+            of = f" (median of {len(best)} seeds, {best[0]:{form}} to {best[-1]:{form}})" if len(best) > 1 else ""
+            how = f"{self.metric} {median(best):{form}}{of}"
         point = ", ".join(f"{path}={value_text(value)}" for path, value in trial.parameters.items())
         return f"trial {trial.number}: {how}, {point}" + (f": {trial.error}" if trial.error else "")
 
@@ -109,7 +116,7 @@ class Sampling:
         return point
 
     def is_pruned(self, trials: Sequence[Trial], number: int, training: Training) -> bool:
-        """Whether the pruner stops a trial at the last evaluation of its curve.
+        """Whether the pruner stops a trial in its first run, at the last evaluation of its curve.
 
         `median` stops one below the median of the complete trials at that step, once there are five and a quarter of
         the steps has passed. `hyperband` (Li et al., 2018, https://jmlr.org/papers/v18/16-558.html) asks trials after
@@ -139,10 +146,10 @@ class Sampling:
                 study = optuna.create_study(study_name="search", direction=direction, sampler=sampler, pruner=pruner)
                 for trial in trials:
                     study.enqueue_trial(dict(trial.parameters))
-                    one = study.ask(self.space.distributions)
-                    for step, value in trial.curve.items():
+                    one, values = study.ask(self.space.distributions), trial.curves[0] if trial.curves else {}
+                    for step, value in values.items():
                         one.report(value, step)
-                        if pruner is not None and (trial.number != current or step < max(trial.curve)):
+                        if pruner is not None and (trial.number != current or step < max(values)):
                             one.should_prune()  # for hyperband to note how far it came
                     if trial.state == "complete":
                         study.tell(one, self.objective(trial))
