@@ -28,7 +28,7 @@ from numerate.runs.search import Search, SearchResult, search
 from numerate.runs.space import Space
 from numerate.runs.study_folder import StudyFolder
 from numerate.runs.train import train
-from numerate.runs.trials import Sampling, Trial, curve
+from numerate.runs.trials import Trial, TrialSampling, curve
 from numerate.tasks.task import Task
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.training.recipe import Recipe
@@ -216,7 +216,7 @@ def make(tmp_path: Path) -> Callable[..., Search]:
 
     def made(space: Space = SPACE, num_trials: int = 30, seeds: Any = (0,), **options: Any) -> Search:
         name = f"s{len(list(tmp_path.glob('s*')))}"
-        sampling = Sampling(space, seed=seeds[0], **options)
+        sampling = TrialSampling(space, seed=seeds[0], **options)
         return Search(tmp_path / name, "?", replace(TINY, title=name), sampling, seeds, num_trials).open()
 
     return made
@@ -259,7 +259,7 @@ def test_a_run_is_worth_what_its_best_evaluation_got_right_on_the_next_lengths()
 
     def best(metric: Any, *lines: Mapping[str, Any]) -> float | None:
         values = curve(lines, metric, 30)
-        return Sampling(SPACE, metric).objective(Trial(0, {}, curves=(values,))) if values else None
+        return TrialSampling(SPACE, metric).objective(Trial(0, {}, curves=(values,))) if values else None
 
     assert [best(metric, *found) for metric in ("validation", "loss")] == [1.0, 1 / 30]
     assert best("ood_validation", *lines((10, 0.2, None), (20, 0.9, None))) == 0.9
@@ -271,7 +271,7 @@ def test_a_run_is_worth_what_its_best_evaluation_got_right_on_the_next_lengths()
     assert best("validation_loss", *losses) == 2.0
     assert best("validation_loss", text | {"step": 1, "loss": float("nan")}) is None
     seeds = Trial(0, {}, "complete", curves=({4: 0.25}, {4: 0.0, 8: 1.0}, {4: 0.5}))
-    assert Sampling(SPACE).objective(seeds) == 0.5
+    assert TrialSampling(SPACE).objective(seeds) == 0.5
 
 
 def test_a_grid_tries_each_point_once_and_no_point_is_tried_twice() -> None:
@@ -279,7 +279,7 @@ def test_a_grid_tries_each_point_once_and_no_point_is_tried_twice() -> None:
     for sampler, seed in product(("grid", "tpe", "random"), (0, 1)):
         trials: list[Trial] = []
         for number in range(6):
-            point = Sampling(space, sampler=sampler, seed=seed).next_point(trials)  # type: ignore[arg-type]
+            point = TrialSampling(space, sampler=sampler, seed=seed).next_point(trials)  # type: ignore[arg-type]
             trials.append(trial(number, point, 0.1 * number))
         points = sorted(tuple(one.parameters.values()) for one in trials)
         assert points == sorted((width, batch) for width in ("16", "32") for batch in (8, 16, 24))
@@ -288,7 +288,7 @@ def test_a_grid_tries_each_point_once_and_no_point_is_tried_twice() -> None:
 @pytest.mark.parametrize("metric", ["validation", "loss"])
 @pytest.mark.parametrize("pruner", ["median", "hyperband"])
 def test_a_pruner_stops_what_is_worse_than_others(metric: Any, pruner: Any) -> None:
-    sampling, trials, answers = Sampling(SPACE, metric, pruner=pruner), list[Trial](), []
+    sampling, trials, answers = TrialSampling(SPACE, metric, pruner=pruner), list[Trial](), []
     for number, share in enumerate((0.5, 0.51, 0.52, 0.53, 0.54, 0.1, 0.9)):
         value = share if metric == "validation" else 1 - share
         point = sampling.next_point(trials)
@@ -301,7 +301,7 @@ def test_a_pruner_stops_what_is_worse_than_others(metric: Any, pruner: Any) -> N
 def test_a_trial_that_a_pruner_gives_up_ends_early_and_its_run_can_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Sampling, "is_pruned", lambda self, trials, number, training: number == 0)
+    monkeypatch.setattr(TrialSampling, "is_pruned", lambda self, trials, number, training: number == 0)
     found = search(TINY, RATES, trials=2, metric="loss", pruner="median", runs_dir=tmp_path, quiet=True)
     assert [trial.state for trial in found.trials] == ["pruned", "complete"]
     assert (found.best_trial.number, found.num_left) == (1, 0)

@@ -33,7 +33,7 @@ from numerate.runs.space import Space, value_text
 from numerate.runs.status import RunState, read_states
 from numerate.runs.study_folder import REMEDY, STUDY_FILE, Parameters, StudyFolder, StudyRun
 from numerate.runs.train import train
-from numerate.runs.trials import Metric, Pruner, Sampler, Sampling, Trial, curve
+from numerate.runs.trials import Metric, Pruner, Sampler, Trial, TrialSampling, curve
 from numerate.training import disk, provenance
 from numerate.training.lock import Lock, LockedError
 from numerate.training.preflight import check_unchanged_files
@@ -169,7 +169,7 @@ def search(
         runs / title,
         question,
         replace(recipe, title=title, group=recipe.group or title),
-        Sampling(space, metric, sampler, pruner, seed),
+        TrialSampling(space, metric, sampler, pruner, seed),
         all_seeds,
         int(min(trials or (space.size if sampler == "grid" else _NUM_TRIALS), space.size)),
         provenance.command_line(),
@@ -188,7 +188,7 @@ class Search:
     path: Path
     question: str
     recipe: Recipe
-    sampling: Sampling
+    sampling: TrialSampling
     seeds: tuple[int, ...]
     num_trials: int
     command: str = ""

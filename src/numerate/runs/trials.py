@@ -65,7 +65,7 @@ def curve(lines: Sequence[Mapping[str, Any]], metric: Metric, budget: int | None
 
 
 @dataclass(frozen=True)
-class Sampling:
+class TrialSampling:
     """How trials are judged, and how points are chosen; `seed` is that of the first run of each trial."""
 
     space: Space
