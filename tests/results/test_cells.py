@@ -140,12 +140,3 @@ def test_what_was_logged_in_training_is_a_table_by_run(tmp_path: Path) -> None:
         ("a", 5, None, 2.0, None),
         ("a", 9, "validation", None, 0.5),
     ]
-
-
-def test_thousands_of_cells_are_read_by_the_quick_decoder_and_by_the_careful_one_alike(
-    study: Studies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study([(recipe(), done(cells=sums(lambda n: 1 / n, high=9, digit_accuracy=0.5, first_error_counts=[3, 1])))])
-    quick = cells("widths", study.runs)
-    monkeypatch.setattr("numerate.results.rows.CellLine.is_sound", False)
-    assert quick.equals(cells("widths", study.runs))

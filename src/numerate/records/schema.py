@@ -38,11 +38,10 @@ def checksum(content: Mapping[str, Any], leave_out: Collection[str] = ()) -> str
 class Record(msgspec.Struct):
     """An object with declared fields: see `record_type`."""
 
-    bounds: ClassVar[Sequence[str]] = ()
+    bounds: ClassVar[Sequence[Sequence[str]]] = ()
 
     def __post_init__(self) -> None:
-        for text in self.bounds:
-            name, relation, bound_name = text.split(" ", 2)
+        for name, relation, bound_name in self.bounds:
             value = getattr(self, name)
             if relation == "has":
                 if bound_name not in value:
@@ -84,7 +83,8 @@ def record_type(fields: Mapping[str, Any], *bounds: str) -> type[Record]:
     """
     named = [(name, kind) for names, kind in fields.items() for name in names.split()]
     types = [(name[:-1], Optional[kind], None) if name[-1] == "?" else (name, kind) for name, kind in named]  # noqa: UP045
-    return msgspec.defstruct("Record", types, bases=(Record,), namespace={"bounds": bounds}, kw_only=True)  # type: ignore[return-value]
+    split = [text.split(" ", 2) for text in bounds]
+    return msgspec.defstruct("Record", types, bases=(Record,), namespace={"bounds": split}, kw_only=True)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from numerate.config.differences import SETTINGS_WITHOUT_EFFECT, differences, format_settings, shortest_texts
 from numerate.evaluation.answer_metrics import ANSWER_METRICS, LOWER_IS_BETTER, PROPORTION_METRICS, own_scores
 from numerate.evaluation.labels import METRICS
 from numerate.records.heads import RECIPE_FILE, read_header, read_metrics
-from numerate.records.kinds import EVALUATION, Region
-from numerate.records.reading import read_bytes, read_records
-from numerate.records.schema import Count, Fraction
-from numerate.results.differing import differing_settings
+from numerate.records.kinds import EVALUATION
+from numerate.records.reading import read_records
 from numerate.results.variants import label_runs
 from numerate.runs.status import RunState, read_states
 from numerate.runs.study_folder import StudyFolder, StudyRun
@@ -259,6 +258,26 @@ def by_task(entries: Sequence[RunEntry]) -> dict[str, list[RunEntry]]:
     return dict(zip(numbered, found.values(), strict=True))
 
 
+def differing_settings(recipes: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Each setting that may affect results and in which recipes differ, by its path: its value in every recipe; None if
+    it has none. Where the parts there are of several classes, or in lists of several lengths, the value is a text with
+    the settings that tell them apart: "Attention(num_heads=4)", "LSTM", "[Learned, Rotary]".
+
+    >>> small, large = ({"seed": seed, "model": {"kind": "Decoder", "hidden_size": 64 + seed}} for seed in (0, 1))
+    >>> differing_settings([small, large])
+    {'model.hidden_size': [64, 65]}
+    """
+    ignored = {*SETTINGS_WITHOUT_EFFECT["Recipe"], "seed"}
+    ignored |= {f"training.{name}" for name in SETTINGS_WITHOUT_EFFECT["Training"]}
+    found = {}
+    for path, values in differences("", recipes):
+        if not {path, path.partition(".")[0]} & ignored:
+            texts = iter(shortest_texts([one for one in values if one is not None]))
+            is_plain = not any(isinstance(one, Mapping | list) for one in values)
+            found[path] = [one if is_plain or one is None else next(texts) for one in values]
+    return found
+
+
 def _run_frame(entries: Sequence[RunEntry], counts: Sequence[int] | None = None) -> "DataFrame":
     """Which run it is and the settings in which the runs differ, a row for each, or as many as `counts` says."""
     from pandas import DataFrame
@@ -303,76 +322,6 @@ def _has_value(values: Sequence[Any]) -> bool:
 # Cells ----------------------------------------------------------------------------------------------------------------
 
 
-class CellLine(msgspec.Struct, gc=False):
-    """A line of `cells.jsonl`, and below what is made of it: of text `low` and `high` are the ends of the loss."""
-
-    cell: dict[str, Count]
-    checkpoint: str
-    step: Count
-    count: Count
-    region: Region
-    position_offset: Count
-    overlaps_training: bool
-    method: str
-    correct: Count | None = None
-    low: float | None = None
-    high: float | None = None
-    digit_accuracy: Fraction | None = None
-    first_token_correct: Count | None = None
-    settings: dict[str, Any] | None = None
-    stratum: str | None = None
-    names: dict[str, str] | None = None
-    non_causal_reason: str | None = None
-    run_id: str | None = None
-    loss: float | str | None = None
-    perplexity: float | str | None = None
-    bits_per_byte: float | str | None = None
-    token_accuracy: Fraction | None = None
-    labels: dict[str, Any] | None = None
-    numbers: dict[str, Any] | None = None
-    texts: dict[str, Any] | None = None
-    language: dict[str, Any] | None = None
-    tokenizer: str | None = None
-    scores: dict[str, float] | None = None
-    kind: str | None = None
-
-    exact_match: float | None = None
-    loss_low: float | None = None
-    loss_high: float | None = None
-    answers: dict[str, Any] | None = None
-    sums: dict[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        self.exact_match = None if self.correct is None or not self.count else self.correct / self.count
-        if self.language is not None:
-            self.loss_low, self.loss_high, self.low, self.high = self.low, self.high, None, None
-        if self.numbers is not None or self.texts is not None:
-            self.answers = {**(self.numbers or {}).get("metrics", {}), **(self.texts or {}).get("metrics", {})}
-        scores = None if self.correct is None else self.scores
-        found = (self.labels, self.numbers, self.texts, self.language, scores)
-        if any(one is not None for one in found):
-            known = zip(("labels", "numbers", "texts", "language", "scores"), found, strict=True)
-            self.sums = {"count": self.count, "correct": self.correct, **{name: one for name, one in known if one}}
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether its numbers agree: no more are correct than counted, and the interval has their ratio in it."""
-        if self.correct is None or self.language is not None:
-            return self.correct is None and (self.language is not None or self.kind is not None)
-        if self.correct > self.count or not self.count or self.low is None or self.high is None:
-            return not self.count
-        return self.low - 1e-6 <= self.correct / self.count <= self.high + 1e-6
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What two lines of the same cell share."""
-        evaluation = (self.checkpoint, self.step, self.position_offset, self.stratum, str(self.settings or ""))
-        return (*self.cell.values(), *evaluation, *self.cell)
-
-
-_DECODER, _PLAIN_DECODER = msgspec.json.Decoder(CellLine), msgspec.json.Decoder(dict[str, Any])
-
-
 def cells(runs: "Runs", runs_dir: str | Path | None = None, labels: Mapping[str, str] | None = None) -> "DataFrame":
     """The evaluated cells of runs, or of all done runs of a study, as a DataFrame with the columns of `COLUMNS`.
 
@@ -392,7 +341,10 @@ def cells_of(entries: Sequence[RunEntry]) -> "DataFrame":
     was_enabled = gc.isenabled()
     gc.disable()  # which would look through hundreds of thousands of new rows again and again
     try:
-        files = [_read_cells(one.folder / "cells.jsonl", one.folder.name) for one in entries]
+        lines = records or [
+            read_records(one.folder / "cells.jsonl", EVALUATION, run_id=one.folder.name) for one in entries
+        ]
+        files = [list({_place(line): _row(line) for line in own}.values()) for own in lines]
     finally:
         (gc.enable if was_enabled else gc.disable)()
     frame = _run_frame(entries, list(map(len, files)))
@@ -403,32 +355,36 @@ def cells_of(entries: Sequence[RunEntry]) -> "DataFrame":
     return frame[frame["questions"] > 0].reset_index(drop=True)
 
 
-def _read_cells(path: Path, run_id: str) -> list[CellLine]:
-    """The lines of a file, each cell once: a later line replaces an earlier one.
-
-    The quick decoder knows types and bounds; what it refuses is read again by the one that says what is wrong.
-    """
-    content = read_bytes(path)
-    try:
-        rows, lines = _DECODER.decode_lines(content), _PLAIN_DECODER.decode_lines(content)
-        is_sound = all(row.is_sound for row in rows) and {row.run_id for row in rows} <= {None, run_id}
-        is_sound = is_sound and len({row.key for row in rows}) == len(rows)
-        # Of a name that is given twice in a line decoding keeps one, and so loses a colon.
-        is_sound = is_sound and msgspec.json.encode(lines).count(b":") == content.count(b":")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        is_sound = False
-    if not is_sound or b'"nan"' in content or b'inf"' in content:
-        lines = read_records(path, EVALUATION, run_id=run_id)
-        rows = [msgspec.convert(line, CellLine) for line in lines]
-    for row, line in zip(rows, lines, strict=True):
-        if row.correct is None and row.language is None:  # of a kind with entries of its own
-            row.scores = own_scores(line)
-    return list({row.key: row for row in rows}.values())
+def _place(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What two lines of the same cell share; a later one replaces an earlier one."""
+    evaluation = (line["checkpoint"], line["step"], line["position_offset"], line.get("stratum"))
+    return (*line["cell"].items(), *evaluation, str(line.get("settings") or ""))
 
 
-def _cell_columns(rows: Sequence[CellLine], taken: set[str]) -> "dict[str, Series[Any]]":
+def _row(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line with what is computed of it: its exact match, its scores, the sums that `summary` merges; of text `low`
+    and `high` are the ends of the loss."""
+    row, correct, count = dict(line), line.get("correct"), line["count"]
+    if "language" in line:
+        row |= {"loss_low": row.pop("low", None), "loss_high": row.pop("high", None)}
+    elif correct is None:  # of a kind with entries of its own
+        row["scores"] = own_scores(line)
+    elif count:
+        row["exact_match"] = correct / count
+    metrics = [line[name].get("metrics", {}) for name in ("numbers", "texts") if line.get(name)]
+    if metrics:
+        row["answers"] = {name: value for one in metrics for name, value in one.items()}
+    if known := {name: line[name] for name in _SUMS if line.get(name) and (correct is not None or name != "scores")}:
+        row["sums"] = {"count": count, "correct": correct, **known}
+    return row
+
+
+_SUMS = ("labels", "numbers", "numbers_by_digits", "texts", "language", "scores")
+
+
+def _cell_columns(rows: Sequence[Mapping[str, Any]], taken: set[str]) -> "dict[str, Series[Any]]":
     """The columns that say what was evaluated, and what was measured."""
-    entry = cache(lambda name: [getattr(row, name) for row in rows])
+    entry = cache(lambda name: [row.get(name) for row in rows])
     columns: dict[str, list[Any]] = {}
     for name in list(COLUMNS)[4:]:
         first, *inner = (COLUMNS[name].path or name).split(".")
@@ -436,16 +392,16 @@ def _cell_columns(rows: Sequence[CellLine], taken: set[str]) -> "dict[str, Serie
         for one in inner if _has_value(columns[name]) else ():
             columns[name] = [None if value is None else value.get(one) for value in columns[name]]
     text = cache(lambda encoded: format_settings(msgspec.json.decode(encoded)))
-    columns["settings"] = [text(msgspec.json.encode(row.settings)) if row.settings else None for row in rows]
+    columns["settings"] = [text(msgspec.json.encode(one)) if one else None for one in columns["settings"]]
     measured = _with_values(columns, COLUMNS)
     found = {name: measured.pop(name) for name in ("checkpoint", "step", "position_offset", "settings")}
-    for axis in dict.fromkeys(axis for shape in dict.fromkeys(tuple(row.cell) for row in rows) for axis in shape):
+    for axis in dict.fromkeys(axis for shape in dict.fromkeys(tuple(row["cell"]) for row in rows) for axis in shape):
         name = f"cell.{axis}" if axis in taken or axis in COLUMNS else axis
-        found[name] = series([row.cell.get(axis) for row in rows], int)
+        found[name] = series([row["cell"].get(axis) for row in rows], int)
     found |= measured
-    counts = [1 if row.correct is None else max(row.count, 1) for row in rows]
-    for name in dict.fromkeys(name for row in rows for name in row.scores or ()):
-        totals = [(row.scores or {}).get(name) for row in rows]
+    counts = [1 if row.get("correct") is None else max(row["count"], 1) for row in rows]
+    for name in dict.fromkeys(name for scores in entry("scores") for name in scores or ()):
+        totals = [(scores or {}).get(name) for scores in entry("scores")]
         found[f"{SCORE_PREFIX}{name}"] = series(totals, float) / counts
     return found
 
