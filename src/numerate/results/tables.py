@@ -255,11 +255,10 @@ def _stacked(columns: Sequence[Sequence[str]], width: int, num_keys: int) -> lis
 
 
 def _width(columns: Sequence[Sequence[str]]) -> int:
-    """The narrowest width of a table whose texts break at spaces only."""
+    """The width of columns side by side."""
     from rich.cells import cell_len
 
-    words = (max(map(cell_len, (word for text in column for word in text.split(" ")))) for column in columns)
-    return sum(words) + 2 * (len(columns) - 1)
+    return sum(max(map(cell_len, column)) for column in columns) + 2 * (len(columns) - 1)
 
 
 def _aligned(columns: Sequence[Sequence[str]], width: int) -> str:
