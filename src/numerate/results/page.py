@@ -282,7 +282,7 @@ def pairs(it: Subject) -> Section:
         for _, row in found.iterrows()
     ]
     notes = [
-        "Regions over the converged seeds and the cells that both have." * (not by),
+        "Regions over the converged seeds and the cells that all have." * (not by),
         f"Brackets: 95 % bootstrap intervals over seeds. p: {joined(sorted({*found['test']}))}, two-sided, corrected "
         "by Holm's method for the pairs of a measure; *: p < 0.05. Better: how often a seed of the first beats one of "
         "the second. A large p does not show that there is no difference.",

@@ -443,8 +443,8 @@ SIGNIFICANT = 0.05
 def differences(frame: "DataFrame", *, metric: str | None = None, baseline: str | None = None) -> "DataFrame":
     """Pairs of variants with several seeds by the score of each seed: over the regions, and how many converge.
 
-    Without a `metric` the regions beyond training are compared over the converged seeds and the cells that both
-    variants have, and `converged` is Fisher's exact test of how many converge; with one, all regions and seeds are.
+    Without a `metric` the regions beyond training are compared over the converged seeds, and `converged` is Fisher's
+    exact test of how many converge; with one, all regions and seeds are. The cells are those that all runs have.
     Columns: `measure`, `first`, `second`, `first_mean`, `second_mean`, `difference` with its 95 % bootstrap interval
     over seeds `low`, `high`; `better`, how often a seed of the first beats one of the second; `p`, `p_holm`, corrected
     by Holm's method for the pairs of a measure; `p_min`, the smallest `p` that so many seeds can give; `test`.
@@ -458,36 +458,25 @@ def differences(frame: "DataFrame", *, metric: str | None = None, baseline: str 
         chosen = chosen[chosen["non_causal_reason"].isna()]
     name, lower = metric or default_metric(chosen), metric is not None and is_lower_better(metric)
     seeds = chosen.groupby("variant", sort=False)["run"].nunique()
-    variants = [name for name in seeds.index[seeds > 1] if name != baseline]
-    variants = [baseline, *variants] if baseline is not None and seeds.get(baseline, 0) > 1 else variants
+    variants = sorted(seeds.index[seeds > 1], key=lambda variant: variant != baseline)
     is_few = len(variants) <= MAX_ALL_PAIRS
     pairs = list(combinations(variants, 2)) if is_few else [(other, variants[0]) for other in variants[1:]]
-    regions, of_training = [*REGIONS, ALL_OOD], {}
+    measured, regions = {}, [*REGIONS, ALL_OOD]
     if metric is None:
         trained = scores(chosen[chosen["region"] == "in_distribution"])
-        of_training = {"converged": trained.assign(value=(trained["value"] >= CONVERGED).astype(float))}
+        measured["converged"] = trained.assign(value=(trained["value"] >= CONVERGED).astype(float))
         kept = converged(chosen)
         chosen, regions = kept[~kept["overlaps_training"].astype(bool)], regions[1:]
-    shared = len(shared_cells(chosen)) == len(chosen)
-    found = scores(with_all_ood(chosen), metric=name) if shared else None
-    measured: dict[str, list[tuple[tuple[str, str], Series[float], Series[float]]]] = {}
-    for pair in pairs:
-        own = found
-        if own is None:
-            own = scores(with_all_ood(shared_cells(chosen[chosen["variant"].isin(pair)])), metric=name)
-        of_regions = {region: own[own["region"] == region] for region in regions}
-        for measure, inside in (of_training | of_regions).items():
-            each = inside.drop_duplicates(["variant", "seed"], keep="last").set_index("seed")
-            one, two = (each.loc[each["variant"] == variant, "value"] for variant in pair)
-            if min(len(one), len(two)) > 1:
-                measured.setdefault(measure, []).append((pair, one, two))
+    found = scores(with_all_ood(shared_cells(chosen)), metric=name)
+    measured |= {region: found[found["region"] == region] for region in regions}
     rows: list[dict[str, Any]] = []
-    for measure in [one for one in ("converged", *regions) if one in measured]:
-        tested = [_test(measure, one, two, len(measured[measure]), lower) for _, one, two in measured[measure]]
-        corrected = holm([row["p"] for row in tested])
-        for (pair, *_), row, p in zip(measured[measure], tested, corrected, strict=True):
-            of_pair = {"measure": measure, "first": pair[0], "second": pair[1], "pairs": len(tested)}
-            rows.append({**of_pair, **row, "p_holm": p})
+    for measure, inside in measured.items():
+        each = inside.drop_duplicates(["variant", "seed"], keep="last").set_index("seed")
+        values = {variant: own["value"] for variant, own in each.groupby("variant") if len(own) > 1}
+        both = [pair for pair in pairs if {*pair} <= {*values}]
+        tested = [_test(measure, values[one], values[two], len(both), lower) for one, two in both]
+        for (one, two), row, p in zip(both, tested, holm([row["p"] for row in tested]), strict=True):
+            rows.append({"measure": measure, "first": one, "second": two, "pairs": len(both), **row, "p_holm": p})
     names = ["measure", "first", "second", "first_mean", "second_mean", "difference", "low", "high", "better"]
     return DataFrame(rows, columns=[*names, "p", "p_holm", "p_min", "pairs", "test"]).assign(metric=name)
 
@@ -495,26 +484,21 @@ def differences(frame: "DataFrame", *, metric: str | None = None, baseline: str 
 def _test(measure: str, first: "Series[float]", second: "Series[float]", num_pairs: int, lower: bool) -> dict[str, Any]:
     """The test of the scores of two variants by seed: of counts Fisher's; of scores the sign-flip test where they have
     the same seeds, and enough for significance after the correction, else the permutation test."""
-    one, two, seeds = first.tolist(), second.tolist(), first.index
-    is_paired = {*seeds} == {*second.index}
-    lowest = min_p_value(len(one), len(two), paired=True) if is_paired else 1.0
+    one, two, count = first.tolist(), second.tolist(), len(first)
+    is_paired, lowest = {*first.index} == {*second.index}, min_p_value(count, len(two))
     if measure == "converged":
-        p, name = fisher_exact((round(sum(one)), len(one)), (round(sum(two)), len(two))), "Fisher's exact test"
-        lowest = min_p_value(len(one), len(two))
-    elif lowest * num_pairs < SIGNIFICANT:
-        pairs = [[each[seed] for seed in sorted(seeds, key=str)] for each in (first, second)]
-        p, name = paired_permutation_test(*pairs, "report"), "sign-flip test, seed by seed"
+        p, name = fisher_exact((round(sum(one)), count), (round(sum(two)), len(two))), "Fisher's exact test"
+    elif is_paired and (least := min_p_value(count, count, paired=True)) * num_pairs < SIGNIFICANT:
+        pairs = [each[sorted(first.index, key=str)].tolist() for each in (first, second)]
+        p, name, lowest = paired_permutation_test(*pairs, "report"), "sign-flip test, seed by seed", least
     else:
         p, name = permutation_test(one, two, "report"), "permutation test"
-        lowest = min_p_value(len(one), len(two))
-    if is_paired:
-        gaps = [first[seed] - second[seed] for seed in seeds]
-        low, high = stratified_bootstrap_interval([gaps], "difference", statistic=STATISTICS["mean"])
-    else:
-        count = len(one)
-        low, high = stratified_bootstrap_interval(
-            [one, two], "difference", statistic=lambda rows: rows[:, :count].mean(-1) - rows[:, count:].mean(-1)
-        )
+
+    def gap(rows: Any) -> Any:
+        return rows.mean(-1) if is_paired else rows[:, :count].mean(-1) - rows[:, count:].mean(-1)
+
+    samples = [[first[seed] - second[seed] for seed in first.index]] if is_paired else [one, two]
+    low, high = stratified_bootstrap_interval(samples, "difference", statistic=gap)
     ends = {"low": low, "high": high, "better": probability_of_improvement(*((two, one) if lower else (one, two)))}
     means = {"first_mean": fmean(one), "second_mean": fmean(two), "difference": fmean(one) - fmean(two)}
     return means | ends | {"p": p, "p_min": lowest, "test": name}
