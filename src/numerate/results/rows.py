@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from numerate.config.differences import SETTINGS_WITHOUT_EFFECT, differences, format_settings, shortest_texts
-from numerate.evaluation.answer_metrics import ANSWER_METRICS, LOWER_IS_BETTER, PROPORTION_METRICS, own_scores
+from numerate.evaluation.answer_metrics import ANSWER_METRICS, PROPORTION_METRICS, own_scores
 from numerate.evaluation.labels import METRICS
 from numerate.records.heads import RECIPE_FILE, read_header, read_metrics
 from numerate.records.kinds import EVALUATION
@@ -45,7 +45,6 @@ that tell rows apart."""
 
 LABEL_METRICS = tuple(name for name in METRICS if name != "exact_match")
 LANGUAGE_METRICS = ("loss", "perplexity", "bits_per_byte", "token_accuracy")
-LOWER_BETTER = {*LOWER_IS_BETTER, "loss", "validation_loss", "perplexity", "bits_per_byte"}
 
 REGIONS = {
     "in_distribution": "in distribution",

@@ -1,15 +1,13 @@
 """Tables for people and for programs: text fitted to a terminal, Markdown, LaTeX, CSV, JSON lines, Parquet."""
 
-import io
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numerate.errors import UserError, check_choice, pluralize
-from numerate.reports.output_files import check_output_file, write_output
-from numerate.results.rows import LOWER_BETTER, REGIONS
+from numerate.records.heads import RECIPE_FILE
+from numerate.results.rows import REGIONS
 from numerate.results.runs import group_keys, group_rows, success_column, value_columns
 from numerate.results.selecting import (
     column_of,
@@ -22,7 +20,7 @@ from numerate.results.selecting import (
     sort_rows,
     split_name,
 )
-from numerate.results.summary import MIN_SEEDS, SUCCESS
+from numerate.results.summary import MIN_SEEDS, SUCCESS, is_lower_better
 from numerate.results.words import joined, number, percent, value_text
 from numerate.runs.study_folder import STUDY_FILE
 from numerate.terminal import NUMBER, text_table
@@ -106,7 +104,7 @@ def table_of(frame: "DataFrame", notes: Sequence[str] = ()) -> Table:
             continue
         ends = [f"{name}.{end}" for end in ("low", "high")]
         known = [plain_values(frame[one]) for one in [name, *(ends if {*ends} <= {*names} else ())]]
-        texts[header(name)] = [estimate_text(name, *one) for one in zip(*known, strict=True)]
+        texts[header(name)] = [cell_text(name, *one) for one in zip(*known, strict=True)]
         if len(known) > 1:
             rows = zip(*known, strict=True)
             intervals[header(name)] = [None if None in one else one for one in rows]
@@ -198,25 +196,18 @@ def header(name: str) -> str:
     return f"{name}, %" if column_of(name).format == "share" else name
 
 
-def cell_text(name: str, value: Any) -> str:
-    """One value of a column: shares in per cent, counts with commas."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
+def cell_text(name: str, value: Any, low: float | None = None, high: float | None = None) -> str:
+    """One value of a column with its interval, `93.1 [88, 97.4]` with a space that does not break inside of it: shares
+    in per cent, counts with commas."""
+    if value is None or isinstance(value, bool):
+        return "" if value is None else str(value).lower()
     if isinstance(value, str):
         return " ".join("".join(letter if letter.isprintable() else " " for letter in value).split())
     form = column_of(name).format
-    if form == "share" and 0 <= value <= 1:
-        return percent(value)
-    return str(value) if form == "plain" or isinstance(value, dict) else number(value)
-
-
-def estimate_text(name: str, value: Any, low: float | None = None, high: float | None = None) -> str:
-    """A value followed by its interval: `93.1 [88, 97.4]`, with a space that does not break inside of it."""
-    if value is None or low is None or high is None:
-        return cell_text(name, value)
-    return f"{cell_text(name, value)} [{cell_text(name, low)},\N{NO-BREAK SPACE}{cell_text(name, high)}]"
+    write: Any = str if form == "plain" or isinstance(value, dict) else number
+    write = percent if form == "share" and 0 <= value <= 1 else write
+    is_known = low is not None and high is not None
+    return f"{write(value)} [{write(low)},\N{NO-BREAK SPACE}{write(high)}]" if is_known else write(value)
 
 
 # How it is written ----------------------------------------------------------------------------------------------------
@@ -312,8 +303,8 @@ def best_rows(name: str, intervals: Sequence[Interval | None]) -> list[int]:
     known = [one for one in intervals if one is not None]
     if len(known) < len(intervals) or not known:
         return []
-    lower = not LOWER_BETTER.isdisjoint(re.split(r"[.( ,]+", name))
-    best = (min if lower else max)(known)
+    metric = split_name(name.partition(",")[0])[2].removeprefix("validation_")
+    best = (min if is_lower_better(metric) else max)(known)
     rows = [row for row, one in enumerate(known) if one[1] <= best[2] and one[2] >= best[1]]
     return rows if len(rows) < len(known) else []
 
@@ -363,39 +354,28 @@ def write_table(frame: "DataFrame | Table", path: str | Path, format: str | None
     `OperationalError` for a full disk.
     """
     path, format = Path(path), resolve_format(format, path)
-    if not isinstance(frame, Table) and format in FORMATS_FOR_PEOPLE:
-        frame = table_of(frame)
-    if format == "parquet":
-        buffer = io.BytesIO()
+    if isinstance(frame, Table) or format != "parquet":
+        table = table_of(frame) if format in FORMATS_FOR_PEOPLE and not isinstance(frame, Table) else frame
+        content = render(table, format).encode(errors="backslashreplace")
+    else:
         try:
-            frame.drop(columns=["sums"], errors="ignore").to_parquet(buffer, engine="pyarrow", index=False)  # type: ignore[union-attr]
+            content = frame.drop(columns=["sums"], errors="ignore").to_parquet(engine="pyarrow", index=False)
         except ImportError as error:
             raise UserError("format: parquet needs the package pyarrow; pip install 'numerate[tables]'") from error
-        content = buffer.getvalue()
-    else:
-        content = render(frame, format).encode(errors="backslashreplace")
     return write_output(path, content, f"The previous content of {path.name} is unchanged." if path.exists() else "")
 
 
 def resolve_format(format: str | None, path: str | Path | None = None) -> str:
     """The format: as given, else by the suffix of the file, else text. Raises `UserError` for any other, for Parquet
     without a file, and for a file that is of another format or belongs to a run."""
-    suffix = None if path is None else Path(path).suffix.lower()
-    if format is None and suffix is not None and suffix not in FORMATS:
+    suffix = ".txt" if path is None else Path(path).suffix.lower()
+    if format is None and suffix not in FORMATS:
         raise UserError(f"out: the suffix of {path} must be one of {', '.join(FORMATS)}, or say format=csv")
-    found = format or (FORMATS[suffix] if suffix is not None else "text")
-    check_choice("format", found, FORMATS.values())
+    check_choice("format", found := format or FORMATS[suffix], FORMATS.values())
+    if path is None and found == "parquet":
+        raise UserError("format: parquet is not for the terminal; for example out=results.parquet")
     if path is not None:
-        if _is_run_file(Path(path)):
+        if Path(path).name == STUDY_FILE or (Path(path).with_name(RECIPE_FILE).exists() and Path(path).exists()):
             raise UserError(f"out: {path} is a file of a run or study and must not be replaced; give another name")
         check_output_file(path, found)
-    elif found == "parquet":
-        raise UserError("format: parquet is not for the terminal; for example out=results.parquet")
     return found
-
-
-def _is_run_file(path: Path) -> bool:
-    folder = path.absolute().parent
-    if (folder / "recipe.yaml").is_file():
-        return path.exists()
-    return (folder / STUDY_FILE).is_file() and path.name in (STUDY_FILE, "log.txt", "report.html", "figure.png")
