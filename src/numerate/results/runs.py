@@ -59,33 +59,25 @@ def with_scores(entries: Sequence[RunEntry]) -> "DataFrame":
 
 
 def run_scores(frame: "DataFrame") -> "DataFrame":
-    """The scores of each run in columns such as `final.ood_test.mae.low`, indexed by `run`."""
+    """The scores of each run in columns such as `final.ood_test.mae.low`, indexed by `run`: by checkpoint, then by
+    region, the nearest to training first."""
     from pandas import DataFrame
 
-    rows: dict[str, dict[str, Any]] = {}
+    columns: dict[str, dict[str, Any]] = {}
     for checkpoint in ("final", "best"):
         inside = by_context(of_map(reported(frame[frame["settings"].isna()], checkpoint)))
         inside = inside[inside["region"] != "below"]
-        measures = Measures(inside)
-        for key, index in groups_of(inside, ["run", "region"]):
-            columns = rows.setdefault(key["run"], {})
+        measures, regions = Measures(inside), [*REGIONS, *inside["region"].unique()]
+        for key, index in sorted(groups_of(inside, ["run", "region"]), key=lambda one: regions.index(one[0]["region"])):
             for metric, score in measures.measures(index).items():
                 path = f"{checkpoint}.{key['region']}"
                 name = path if metric == "exact_match" else f"{path}.{metric.removeprefix(SCORE_PREFIX)}"
-                columns |= {name: score.value, f"{name}.low": score.low, f"{name}.high": score.high}
-                columns |= {f"{name}.baseline": score.baseline} if metric in LABEL_METRICS else {}
-        if "non_causal_reason" in inside:
-            for run, reason in inside.dropna(subset="non_causal_reason")[["run", "non_causal_reason"]].to_numpy():
-                rows.setdefault(run, {})["non_causal_reason"] = reason
-    table = DataFrame.from_dict(rows, orient="index")
-    return table[sorted(table, key=_column_order)].dropna(axis="columns", how="all") if len(table) else table
-
-
-def _column_order(name: str) -> tuple[int, int]:
-    """Columns by checkpoint, then by region, the nearest to training first."""
-    checkpoint, _, rest = name.partition(".")
-    region = rest.partition(".")[0]
-    return ("final", "best").index(checkpoint) if rest else 2, [*REGIONS, region].index(region)
+                for end in ("", ".low", ".high", *[".baseline"] * (metric in LABEL_METRICS)):
+                    columns.setdefault(f"{name}{end}", {})[key["run"]] = getattr(score, end[1:] or "value")
+    table = DataFrame(columns, dtype="float64")
+    if "non_causal_reason" in frame:
+        table = table.assign(non_causal_reason=frame.groupby("run")["non_causal_reason"].first())
+    return table.dropna(axis="columns", how="all")
 
 
 # Groups ---------------------------------------------------------------------------------------------------------------
