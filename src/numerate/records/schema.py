@@ -41,30 +41,26 @@ class Record(msgspec.Struct):
     bounds: ClassVar[Sequence[Sequence[str]]] = ()
 
     def __post_init__(self) -> None:
-        for name, relation, bound_name in self.bounds:
+        for name, relation, bound_name, first, divisor in self.bounds:
             value = getattr(self, name)
             if relation == "has":
                 if bound_name not in value:
                     raise ValueError(f"`{name}.{bound_name}` is missing")
                 continue
-            bound = self._resolve(bound_name)
+            bound = getattr(self, first)
+            if divisor and bound is not None:  # the ratio of two fields; None if it is not known
+                bound = round(bound / total, _DECIMALS) if (total := getattr(self, divisor)) else None
             if value is None or bound is None:
                 continue
             if type(bound) is list and len(value) != len(bound):
                 raise ValueError(f"`{name}` must be as long as `{bound_name}`")
-            values: dict[Any, Any] = dict(enumerate(value)) if type(value) is list else {"": value}
-            for key, item in (value if type(value) is dict else values).items():
+            pairs: Any = value.items() if type(value) is dict else [("", value)]
+            for key, item in enumerate(value) if type(value) is list else pairs:
                 limit = bound[key] if type(bound) is list else bound
                 if item > limit if relation == "<=" else item < limit:
                     place = name if key == "" else f"{name}.{key}"
                     side = "most" if relation == "<=" else "least"
                     raise ValueError(f"`{place}` must be at {side} {limit} (`{bound_name}`), not {item}")
-
-    def _resolve(self, name: str) -> Any:
-        """The value of a field, or the ratio of two; None if it is not known."""
-        first, _, second = name.partition(" / ")
-        value, divisor = getattr(self, first), getattr(self, second) if second else 1
-        return value if not second else round(value / divisor, _DECIMALS) if divisor else None
 
 
 def record_type(fields: Mapping[str, Any], *bounds: str) -> type[Record]:
@@ -83,7 +79,7 @@ def record_type(fields: Mapping[str, Any], *bounds: str) -> type[Record]:
     """
     named = [(name, kind) for names, kind in fields.items() for name in names.split()]
     types = [(name[:-1], Optional[kind], None) if name[-1] == "?" else (name, kind) for name, kind in named]  # noqa: UP045
-    split = [text.split(" ", 2) for text in bounds]
+    split = [(*text.split(" ", 2), *text.split(" ", 2)[2].partition(" / ")[::2]) for text in bounds]
     return msgspec.defstruct("Record", types, bases=(Record,), namespace={"bounds": split}, kw_only=True)  # type: ignore[return-value]
 
 

@@ -310,12 +310,8 @@ def _with_values(columns: Mapping[str, Sequence[Any]], declared: Mapping[str, Co
     return {
         name: series(values, declared[name].kind)
         for name, values in columns.items()
-        if name in _ALWAYS or _has_value(values)
+        if name in _ALWAYS or values.count(None) < len(values)
     }
-
-
-def _has_value(values: Sequence[Any]) -> bool:
-    return values.count(None) < len(values)
 
 
 # Cells ----------------------------------------------------------------------------------------------------------------
@@ -388,7 +384,7 @@ def _cell_columns(rows: Sequence[Mapping[str, Any]], taken: set[str]) -> "dict[s
     for name in list(COLUMNS)[4:]:
         first, *inner = (COLUMNS[name].path or name).split(".")
         columns[name] = entry(first)
-        for one in inner if _has_value(columns[name]) else ():
+        for one in inner if columns[name].count(None) < len(rows) else ():
             columns[name] = [None if value is None else value.get(one) for value in columns[name]]
     text = cache(lambda encoded: format_settings(msgspec.json.decode(encoded)))
     columns["settings"] = [text(msgspec.json.encode(one)) if one else None for one in columns["settings"]]
