@@ -90,6 +90,10 @@ Change = Callable[[bytes], bytes]
             lambda text: text.replace(b'{"cell"', b'{"count": 100, "cell"', 1),
             "line 1: damaged: `count` must be given once",
         ),
+        (
+            lambda text: text.replace(b'{"cell"', b'{"count": 100, "note": "\\u003a", "cell"', 1),
+            "line 1: damaged: `count` must be given once",
+        ),
         (lambda text: text.replace(b'{"cell"', b'{"run_id": "other", "cell"', 1), r'`run_id` must be "000000000000"'),
     ],
 )

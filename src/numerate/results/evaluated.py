@@ -21,13 +21,10 @@ def evaluations(frame: "DataFrame") -> "dict[str, DataFrame]":
     """The cells of each checkpoint, choice of settings and position offset, titled by what differs between them."""
     found: dict[str, DataFrame] = {}
     settings = frame["settings"].fillna("as trained" if frame["settings"].notna().any() else "")
-    several = frame["position_offset"].nunique() > 1
-    for (name, step, offset, text), own in frame.groupby(
-        ["checkpoint", "step", "position_offset", settings], sort=False
-    ):
+    several, keys = frame["position_offset"].nunique() > 1, ["checkpoint", "step", "position_offset", settings]
+    for (name, step, offset, text), own in frame.groupby(keys, sort=False):
         title = f"{name} checkpoint, step {step}" if name in ("final", "best") else str(name)
-        title += f", position offset {offset}" * several + f", {text}" * bool(text)
-        found[title] = own
+        found[title + f", position offset {offset}" * several + f", {text}" * bool(text)] = own
     return found
 
 
@@ -71,14 +68,12 @@ def _table(frame: "DataFrame", keys: Sequence[str], metrics: Sequence[str], note
     Cells that may overlap with training are left out, unless there are no others."""
     import pandas
 
-    size = "tokens" if "nats" in frame else "cells"
-    several = []
+    size, several = "tokens" if "nats" in frame else "cells", []
     for name in metrics:
-        found = scores(frame, keys, name)
+        found, title = scores(frame, keys, name), name.removeprefix(SCORE_PREFIX).replace("_", " ")
         unit = ", %" * (is_share(name) and bool((found["value"] <= 1).all()))
-        title = name.removeprefix(SCORE_PREFIX).replace("_", " ")
-        several.append(found.assign(column=title + unit))
         known = found[found["baseline"].notna()]
+        several.append(found.assign(column=title + unit))
         several.append(known.assign(value=known["baseline"], low=None, high=None, column=f"{title}: memorizing{unit}"))
     whole = pandas.concat([one for one in several if len(one)], ignore_index=True)
     whole["region"] = whole["region"].map(lambda name: REGION_NAMES.get(name, name))

@@ -115,9 +115,8 @@ def where(frame: "DataFrame", *conditions: str) -> "DataFrame":
         is_null = value in ("", "null")
         found = column.isna() if is_null else (column == wanted).fillna(False).astype(bool)
         if len(frame) and not found.any() and (is_equal or not is_null):
-            known = [
-                json.dumps(one) if not isinstance(one, str) else one for one in dict.fromkeys(plain_values(column))
-            ]
+            values = dict.fromkeys(plain_values(column))
+            known = [one if isinstance(one, str) else json.dumps(one) for one in values]
             hint = did_you_mean(value, known) or f" There are: {joined(known)}."
             raise UserError(f"where: no row has {column.name}={value}.{hint}")
         frame = frame[found == is_equal]
@@ -144,8 +143,8 @@ def informative_columns(frame: "DataFrame") -> list[str]:
     if "status" in names and (frame["status"] != "done").any():
         shown.add("status")
     validation = ("loss", "validation_exact_match", "ood_validation_exact_match", "validation_loss")
-    defaults = [name for name in names if is_shown(name, names)] or [name for name in validation if name in names]
-    return [name for name in names if name in shown or (name in defaults and frame[name].notna().any())]
+    results = [name for name in names if is_shown(name, names)] or validation
+    return [name for name in names if name in shown or (name in results and frame[name].notna().any())]
 
 
 def setting_columns(frame: "DataFrame") -> list[str]:
@@ -165,13 +164,8 @@ def plain_values(column: "Series[Any]") -> list[Any]:
 
 
 def parse_list(text: str, option: str) -> list[str]:
-    """The values of an option, separated by commas.
-
-    >>> parse_list("label,seed", "columns")
-    ['label', 'seed']
-    """
-    parts = split_at_commas(text)
-    if parts is None:
+    """The values of an option, separated by commas outside of brackets and quotes."""
+    if (parts := split_at_commas(text)) is None:
         raise UserError(f"{option}: {text!r} has unclosed brackets or quotes")
     return [part for part in parts if part]
 
