@@ -82,7 +82,7 @@ COLUMNS: dict[str, Column] = {
     "region": Column(str, "plain", f"{', '.join(f'`{name}`' for name in REGIONS)} or `below`"),
     "questions": Column(int, "count", "questions, rows with labels, or chunks of text", "count"),
     "correct": Column(int, "count", "how many answers were correct as a whole"),
-    "exact_match": Column(float, "share", "correct / questions", shown=True),
+    "exact_match": Column(float, "share", "correct / questions, of a region the mean over its cells", shown=True),
     "low": Column(float, "share", "lower end of Wilson's 95 % interval of exact match, over questions"),
     "high": Column(float, "share", "upper end"),
     "digit_accuracy": Column(float, "share", "share of correct digits"),
@@ -100,7 +100,7 @@ COLUMNS: dict[str, Column] = {
         )
         for name, title in ANSWER_METRICS.items()
     },
-    "loss": Column(float, "number", "nats per token", shown=True),
+    "loss": Column(float, "number", "nats per token, which depends on the tokenizer, as perplexity does", shown=True),
     "loss.low": Column(float, "number", "lower end of its 95 % interval, over chunks of text", "loss_low"),
     "loss.high": Column(float, "number", "upper end", "loss_high"),
     "perplexity": Column(float, "number", "exp(loss)", shown=True),
@@ -120,7 +120,7 @@ COLUMNS: dict[str, Column] = {
 RUN_COLUMNS: dict[str, Column] = {
     "status": Column(str, "text", "`done`, `failed`, `running` or `left`"),
     "plan": Column(str, "plain", "`current`, or `earlier` for a run that only an earlier command requested"),
-    "extended_from": Column(int, "plain", "the budget in steps that it had before it was extended"),
+    "extended_from": Column(int, "plain", "its budget before it was extended, which its learning rates follow"),
     "step": Column(int, "count", "the last step of training"),
     "examples": Column(int, "count", "examples seen in training"),
     "tokens": Column(int, "count", "tokens seen in training"),

@@ -77,20 +77,6 @@ def pivot(found: "DataFrame", rows: Sequence[str], column: str, *, success: bool
 
 # What a table says ----------------------------------------------------------------------------------------------------
 
-_NOTES = {
-    "exact_match": "Results are of the last checkpoint, columns=best has those of the best one on OOD validation. "
-    "Exact match is the mean over the cells of a region.",
-    "loss": "Results are of the last checkpoint. Loss is in nats per token and depends on the tokenizer, as "
-    "perplexity, its exp, does; bits per byte does not.",
-    "ood_accuracy": "ood_accuracy, accuracy: of all labels of a region; baseline: the score of memorizing the trained "
-    "counts or of the best constant answer.",
-    "log_mae": "Metrics of numbers and texts are over all questions of a region, those with (mean of modules) means "
-    "over the cells. r2 and mae are of the numbers, log_r2 and log_mae of sign(x) log10(|x| + 1).",
-    "extended_from": "extended_from: the budget in steps that a run had before it was extended. Its learning rates, "
-    "which depend on the budget, are not those of a new run.",
-}
-"""What columns mean, said where they are shown."""
-
 
 def table_of(frame: "DataFrame", notes: Sequence[str] = ()) -> Table:
     """The columns of a frame as texts, shares in per cent, results with the ends of their intervals in brackets."""
@@ -116,7 +102,8 @@ def table_of_runs(runs: "DataFrame") -> Table:
     """The runs of a study as people want them: what tells them apart, the main results, and notes on what they mean and
     on runs that are missing."""
     shown = informative_columns(runs)
-    notes = [*_meanings(shown), *_non_causal(runs)]
+    last = "Results are of the last checkpoint; columns=best has those of the best one on OOD validation."
+    notes = [*[last] * any(split_name(name)[0] for name in shown), *_meanings(shown), *_non_causal(runs)]
     if "plan" in runs:
         earlier = int((runs["plan"] == "earlier").sum())
         notes.append(f"{earlier:,} of earlier plans, not of the current one; where=plan=current leaves them out")
@@ -129,10 +116,11 @@ def table_of_runs(runs: "DataFrame") -> Table:
     return table_of(runs[shown], notes)
 
 
-def _meanings(shown: Sequence[str]) -> list[str]:
-    """Notes on the columns of a table."""
-    metrics = {split_name(name)[2] for name in shown if name != "loss"}
-    return [note for name, note in _NOTES.items() if name in metrics]
+def _meanings(names: Sequence[str]) -> list[str]:
+    """What the scores among these columns mean, and the budget of extended runs."""
+    explained = [name for name in names if split_name(name)[0] or name == "extended_from"]
+    meanings = {split_name(name)[2]: column_of(name).meaning for name in explained}
+    return [f"{'; '.join(f'{name}: {meaning}' for name, meaning in meanings.items())}."] * bool(meanings)
 
 
 def _non_causal(rows: "DataFrame") -> list[str]:
