@@ -317,7 +317,7 @@ def _with_values(columns: Mapping[str, Sequence[Any]], declared: Mapping[str, Co
 # Cells ----------------------------------------------------------------------------------------------------------------
 
 
-def cells(runs: "Runs", runs_dir: str | Path | None = None, labels: Mapping[str, str] | None = None) -> "DataFrame":
+def cells(runs: "Runs", runs_dir: str | Path | None = None) -> "DataFrame":
     """The evaluated cells of runs, or of all done runs of a study, as a DataFrame with the columns of `COLUMNS`.
 
         frame = numerate.cells("quickstart")
@@ -328,7 +328,7 @@ def cells(runs: "Runs", runs_dir: str | Path | None = None, labels: Mapping[str,
 
     Raises `UserError` for what is not there, and for damaged records, with file and line.
     """
-    return cells_of([one for one in find_runs(runs, runs_dir, labels) if one.is_done])
+    return cells_of([one for one in find_runs(runs, runs_dir) if one.is_done])
 
 
 def cells_of(entries: Sequence[RunEntry]) -> "DataFrame":
@@ -404,14 +404,14 @@ def _cell_columns(rows: Sequence[Mapping[str, Any]], taken: set[str]) -> "dict[s
 # Training -------------------------------------------------------------------------------------------------------------
 
 
-def metrics(runs: "Runs", runs_dir: str | Path | None = None, labels: Mapping[str, str] | None = None) -> "DataFrame":
+def metrics(runs: "Runs", runs_dir: str | Path | None = None) -> "DataFrame":
     """What was logged while runs trained: a row per line of `metrics.jsonl`, with the columns that say which run it is,
     `step`, `split` (missing for training itself) and the metrics.
 
         frame = numerate.results.rows.metrics("quickstart")
         frame[frame["split"] == "validation"].pivot(index="step", columns="run", values="exact_match")
     """
-    return metrics_of([one for one in find_runs(runs, runs_dir, labels) if one.is_done])
+    return metrics_of([one for one in find_runs(runs, runs_dir) if one.is_done])
 
 
 def metrics_of(entries: Sequence[RunEntry], on_damage: Callable[[str], None] = lambda text: None) -> "DataFrame":
