@@ -5,8 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from numerate.evaluation.labels import LabelCounts
+from numerate.evaluation.number_metrics import NumberScores
 from numerate.results.page import MAX_ROWS, page, run_page, write_study_page
 from numerate.results.rows import find_runs
 from numerate.runs.engines.engine import Failure
@@ -21,6 +24,7 @@ def make(tmp_path: Path, title: str = "a", seed: int = 0, share: float = 0.5, hi
     metrics += [{"step": 100, "split": "validation", "exact_match": 0.5, "low": 0.4, "high": 0.6}]
     sample = {"cell": {"first_digits": 2, "second_digits": 1}, "question": "12+<9>=", "correct_answer": "21"}
     known = {"command": f"numerate run {title}", "bibtex": "@misc{a}", "parameters": 123456, "times": {"ended": "2026"}}
+    known |= {"ended": more.pop("ended", {})}
     lines = more.pop("cells", None) or sums(lambda n: 1.0 if n <= 3 else share, high=high)
     samples = [sample | {"prediction": "20", "correct": False}]
     folder = tmp_path / "runs" / title / f"{seed:012x}"
@@ -109,6 +113,54 @@ def test_strata_stand_after_regions_and_tasks_that_differ_are_not_compared(tmp_p
     text = text_of(page(find_runs([one, other, products]), "all"))
     assert text.count("in distribution,") >= 2
     assert "Differences" not in text
+
+
+def labelled(right: int, region: str, count: int) -> dict[str, Any]:
+    """Two rows of `count` labels, trained on 2: `right` of them correct in each."""
+    correct = np.array([[t < right for t in range(count)]] * 2)
+    found = LabelCounts.from_arrays(correct, np.ones((2, count), bool), max_training_labels=2)
+    return cell_record({"count": count}, found.exact_match, 2, region, labels=found.record())
+
+
+def test_labels_have_all_metrics_beside_those_of_memorizing_and_a_curve_by_count(tmp_path: Path) -> None:
+    html = run_page(make(tmp_path, cells=[labelled(2, "in_distribution", 2), labelled(3, "ood_test", 4)]))
+    text = text_of(html)
+    assert "region exact match, % exact match of memorizing, % accuracy at positions beyond training, %" in text
+    assert "a OOD test 0 [0, 65.8] 0 50 [9.5, 90.5] 0 75 [19.8, 97.3] 50 0 [0, 65.8] 0 75 [" in text
+    assert "position of the label in its row" in html
+
+
+def test_modules_have_all_metrics_of_numbers_and_variants_may_lack_some(tmp_path: Path) -> None:
+    places = (("sums", "in_distribution", ["3", "5"]), ("products", "in_distribution", ["", "5"]))
+    lines = [
+        cell_record({"module": i}, 1, 2, region, names={"module": name}, numbers=scores.to_record())
+        for i, (name, region, answers) in enumerate(places)
+        for scores in [NumberScores.from_texts(answers, ["1", "5"])]
+    ]
+    plain = [{name: value for name, value in line.items() if name != "numbers"} for line in lines]
+    folders = [make(tmp_path, "a", cells=lines), make(tmp_path, "b", cells=plain)]
+    text = text_of(run_page(folders[0]))
+    assert "By region variant region exact match, % correct numbers, %" in text
+    assert "By module variant module exact match, % correct numbers, %" in text
+    assert "a in distribution, mean of modules 50 " in text
+    assert "a products 50 [9.5, 90.5] 50 [9.5, 90.5]" in text
+    assert "Questions (cells) of a run: in distribution 4 (2)." in text
+    for metric in (None, "mae", "log_mae"):
+        text = text_of(page(find_runs(folders), "both", metric=metric))
+        assert "b 50 [15, 85]" in text or metric
+        assert "nan" not in text.lower()
+
+
+def test_a_page_says_how_many_questions_there_were_and_what_training_took(tmp_path: Path) -> None:
+    folder = make(tmp_path, ended={"stop_reason": "budget", "step": 100, "tokens": 51200, "flops": 10**12})
+    text = text_of(page(find_runs([folder, make(tmp_path, "b")]), "both"))
+    sizes = (
+        "in distribution 800 (8, 1 more may be in training); OOD validation 700 (7); OOD test 2,000 (20); all OOD 2,700"
+    )
+    assert sizes in text
+    assert "training step 100, tokens 51,200, flops 1,000,000,000,000 a times" in text
+    assert "Every setting of a setting value" in text
+    assert "optimizer.learning_rate 0.001" in text
 
 
 def test_a_run_that_was_not_evaluated_has_its_training(tmp_path: Path) -> None:

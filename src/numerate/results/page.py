@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from numerate.config.differences import flatten_settings
 from numerate.errors import UserError, check_choice
+from numerate.evaluation.answer_metrics import ANSWER_METRICS, base_metric
 from numerate.records.heads import RECIPE_FILE, read_header
 from numerate.records.kinds import RUN_FILE_SCHEMAS
 from numerate.records.reading import read_records
@@ -29,6 +30,7 @@ from numerate.results.figures import (
     MAX_NUMBERS,
     MAX_SERIES,
     best_variants,
+    counts,
     forests,
     lengths,
     maps,
@@ -37,6 +39,7 @@ from numerate.results.figures import (
 )
 from numerate.results.headline import headline, stratum_sizes
 from numerate.results.rows import (
+    LABEL_METRICS,
     LANGUAGE_METRICS,
     SCORE_PREFIX,
     RunEntry,
@@ -49,18 +52,22 @@ from numerate.results.rows import (
 from numerate.results.style import figure_style, save, series_styles, svg
 from numerate.results.summary import (
     SUCCESS,
+    Measures,
     check_metric,
     converged,
     default_metric,
     diagonal,
     differences,
     grid_axes,
+    groups_of,
     has_parts,
     of_map,
+    over_seeds,
     part_names,
     reported,
     shared_cells,
     summary,
+    with_all_ood,
 )
 from numerate.results.tables import Table, pivot, to_markdown, to_text
 from numerate.results.words import (
@@ -70,9 +77,11 @@ from numerate.results.words import (
     cell_percent,
     is_share,
     joined,
+    metric_name,
     metric_title,
     p_text,
     percent,
+    span,
     value_text,
 )
 from numerate.runs.status import RunState
@@ -121,6 +130,7 @@ class Subject:
         self.final = reported(cells)
         self.map, self.converged = of_map(self.final), converged(self.final)
         self.is_text, self.has_parts = default_metric(cells) in LANGUAGE_METRICS, has_parts(self.final)
+        self.is_labels = "accuracy" in self.map and bool(self.map["accuracy"].notna().all())
         self.seeds = cells.groupby("variant", sort=False)["run"].nunique()
         self.has_seeds = bool((self.seeds > 1).any())
         self.shown = best_variants(self.final)  # by figures
@@ -155,6 +165,9 @@ def overview(it: Subject) -> Section:
             note = f"Validation loss by step{'; bands: lowest and highest seed' * it.has_seeds}."
             found.append(it.embed(training(it.curves, "validation", styles=it.styles), note + few))
         return Section(figures=found)
+    if it.is_labels:
+        note = "Share of the rows whose t-th label is correct. Shaded: trained positions; dotted: memorizing them."
+        found.append(it.embed(counts({"": it.shown}), note + few))
     axes, along = grid_axes(it.map), diagonal(it.map)
     if len(axes) == 2 and len(it.map) > len(along) and is_share(it.metric or "exact_match"):
         few_maps = {"": it.shown[it.shown["variant"].isin(variants[:MAX_MAPS])]}
@@ -202,7 +215,7 @@ def results(it: Subject) -> Section:
         table.insert(len(keys), "converged", [f"{kept.get(name, 0)}/{it.seeds[name]}" for name in table["variant"]])
     brackets = "lowest and highest seed" if it.has_seeds else "95 % intervals over questions; seeds may differ more"
     what = f"{metric_title(metrics[0])}{'; medians over seeds' * it.has_seeds}; brackets: {brackets}"
-    notes = [f"{what[0].upper()}{what[1:]}. All cells of a region weigh the same."]
+    notes = [f"{what[0].upper()}{what[1:]}. All cells of a region weigh the same.", _sizes(it, found)]
     if len(shared_cells(it.map)) < len(it.map):
         notes.append("The runs were evaluated on different cells: means of regions are over those that all have.")
     if default_metric(it.cells) == "bits_per_byte":
@@ -210,6 +223,18 @@ def results(it: Subject) -> Section:
     if has_best:
         notes.append("The best checkpoint was chosen on OOD validation, which it therefore has no score for.")
     return Section("Results", tables=[_table(table, *notes), *(_part_table if it.has_parts else _length_table)(it)])
+
+
+def _sizes(it: Subject, found: "DataFrame") -> str:
+    """How many questions a summary is over, in how many cells, and which of these may be in training."""
+    if it.is_text:
+        return f"{span(it.map.groupby(['run', 'context_length'])['tokens'].sum())} held-out tokens in each run."
+    seen, texts = it.map.groupby("region")["overlaps_training"].all(), []
+    for region, own in found.groupby("region", sort=False):
+        more = f", {span(own['excluded'])} more may be in training" * bool(own["excluded"].any())
+        more = ", which may be in training" if seen.get(region, False) else more
+        texts.append(f"{REGION_NAMES[str(region)]} {span(own['questions'])} ({span(own['cells'])}{more})")
+    return f"Questions (cells) of a run: {'; '.join(texts)}."
 
 
 def _table(texts: "DataFrame", *notes: str, fold: str = "") -> Table:
@@ -226,6 +251,37 @@ def _part_table(it: Subject) -> Iterator[Table]:
     found = pandas.concat([summary(it.map, by=["variant", axis], metric=name) for name in metrics])
     found[axis] = found[axis].map(lambda size: names.get(int(size), str(size)))
     yield _table(pivot(found.assign(column=found["metric"].map(metric_title)), ["variant", axis], "column"))
+
+
+def metrics(it: Subject) -> Section:
+    """All metrics of labels, numbers and texts by region and by part, with the scores of memorizing."""
+    from pandas import DataFrame, concat
+
+    if it.is_text or "sums" not in it.map or not it.map["sums"].notna().any():
+        return Section()
+    order = {name: i for i, name in enumerate(("exact_match", *LABEL_METRICS, *ANSWER_METRICS))}
+    kinds, tables = {"region": with_all_ood(shared_cells(it.map))}, []
+    for by, cells in (kinds | ({grid_axes(it.map)[0]: it.map} if it.has_parts else {})).items():
+        names: dict[Any, str] = {**REGION_NAMES, **part_names(it.map)}
+        measures, rows = Measures(cells), list[dict[str, Any]]()
+        for key, index in groups_of(cells, ["variant", by, "run"]):
+            place = names.get(key[by], key[by])
+            for name, one in measures.measures(index).items():
+                if base_metric(name) == name:
+                    rows.append({**key, by: place, "metric": name, **vars(one)})
+                elif by == "region" and it.has_parts:
+                    rows.append({**key, by: f"{place}, mean of modules", "metric": base_metric(name), **vars(one)})
+        found = over_seeds(DataFrame(rows), ["variant", by, "metric"])
+        found["column"] = found["metric"].map(metric_title)
+        known = found[found["baseline"].notna() & (found[by] != REGION_NAMES["in_distribution"])]
+        columns = known["metric"].map(metric_name) + " of memorizing, %"
+        memorizing = known.assign(value=known["baseline"], low=None, high=None, column=columns)
+        found = concat([found, memorizing]).sort_values("metric", key=lambda names: names.map(order), kind="stable")
+        tables.append(_table(pivot(found, ["variant", by], "column"), fold=f"By {by}"))
+    note = "Exact match is the mean over cells; other metrics are over all questions, labels or rows together"
+    note += ". Medians over the seeds that have the metric." if it.has_seeds else "."
+    tables[-1] = tables[-1]._replace(notes=[note])
+    return Section("All metrics", tables=tables)
 
 
 def _length_table(it: Subject) -> Iterator[Table]:
@@ -350,7 +406,7 @@ def samples(it: Subject) -> Section:
     return Section("Samples", tables=[Table(DataFrame(rows))] if rows else ())
 
 
-SECTIONS = (overview, results, strata, pairs, seeds, settings, curves, samples)
+SECTIONS = (overview, results, strata, pairs, seeds, metrics, settings, curves, samples)
 """The sections of a page, in order; one without figures and tables is left out."""
 
 
@@ -495,15 +551,18 @@ def _reproduction(entries: Sequence[RunEntry]) -> dict[str, Any]:
     firsts = list({one.variant: one for one in reversed(entries)}.values())[::-1][:MAX_ROWS]
     heads = [read_header(one.folder / RECIPE_FILE) for one in firsts]
     known: dict[tuple[str, str], list[str]] = {}
-    for name in ("parameters", "times", "hardware", "git", "versions"):
+    for name in ("parameters", "training", "times", "hardware", "git", "versions"):
         for one, head in zip(firsts, heads, strict=True):
+            ended = {name: count for name, count in (head.get("ended") or {}).items() if name != "stop_reason"}
+            head = {**head, "training": ended}
             known.setdefault((name, _plain(head.get(name))), []).append(one.variant)
     rows = [(*one, joined(own, 3) * (len(own) < len(heads))) for one, own in known.items() if one[1]]
     width = 2 if all(len(own) == len(heads) for own in known.values()) else 3
     tables = [_table(DataFrame([row[:width] for row in rows], columns=["", " ", "of"][:width]))] if rows else []
-    if len(heads) == 1:
-        items = [(path, text) for path, text in flatten_settings(firsts[0].recipe).items() if path]
-        tables.append(Table(DataFrame(items, columns=["setting", "value"]), fold="Every setting"))
+    for one in firsts[:1]:
+        items = [(path, text) for path, text in flatten_settings(one.recipe).items() if path]
+        fold = "Every setting" + f" of {one.variant}" * (len(firsts) > 1)
+        tables.append(Table(DataFrame(items, columns=["setting", "value"]), fold=fold))
     commands, citations = (
         list(dict.fromkeys(str(head[name]).strip() for head in heads if head.get(name)))
         for name in ("command", "bibtex")
