@@ -9,7 +9,7 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.evaluation.statistics import paired_difference
-from numerate.results.answers import NOTE, same_questions
+from numerate.results.answers import same_questions
 from numerate.results.page import text
 from numerate.results.rows import cells_of, find_runs
 from numerate.results.tables import Table
@@ -98,28 +98,17 @@ def test_without_predictions_of_the_same_checkpoint_and_settings_there_is_nothin
     assert not compared(after, run(tmp_path / "changed" / "1", predictions(100, BEFORE, settings={"model.x": 1})))
 
 
-def notes(*folders: Path) -> list[str]:
-    """The notes below the table."""
-    table = asked(*folders)
-    return [] if table is None else [note for note in table.notes if note != NOTE]
-
-
-def test_a_table_that_vanished_or_contradicts_the_records_is_said_in_one_line(tmp_path: Path) -> None:
+def test_answers_that_are_missing_or_were_never_kept_are_not_compared(tmp_path: Path) -> None:
     before, after = (run(tmp_path / name / "1", predictions(100, BEFORE)) for name in ("before", "after"))
-    assert (len(compared(before, after)), notes(before, after)) == (2, [])
-    problem = "the answers in 1 cell are missing or disagree with cells.jsonl; without its records, they are gen"
+    assert len(compared(before, after)) == 2
     whole = predictions(100, BEFORE)
     unsigned = [{name: value for name, value in line.items() if name != "checksum"} for line in whole]
-    for edited in (whole[1:], unsigned):
-        write_lines(after / "predictions.jsonl", edited)
-        assert compared(before, after) == []
-        (note,) = notes(before, after)
-        assert note.startswith(f"{after}/predictions.jsonl: {problem}")
+    write_lines(after / "predictions.jsonl", unsigned)
+    assert asked(before, after) is None
+    write_lines(after / "predictions.jsonl", whole[1:])
+    assert compared(before, after)[0][5] == "4"
     (after / "predictions.jsonl").unlink()
-    assert len(notes(before, after)) == 1
-    assert "predictions.jsonl" in text(find_runs([before, after]), 120)
-    (before / "predictions.jsonl").unlink()
-    assert notes(before, after) == [], "where answers were never kept there is nothing to miss"
+    assert asked(before, after) is None
 
 
 def test_which_generated_answers_are_correct_is_computed_again(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ They are the predictions that `numerate evaluate RUN predictions=true` keeps. Si
 questions, their difference has a narrower interval than that of two samples of questions.
 """
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import combinations, product
 from statistics import fmean
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from numerate.config import from_tree
 from numerate.config.differences import format_settings
-from numerate.errors import pluralize
 from numerate.evaluation.generation_settings import Generation
 from numerate.evaluation.numbers_in_texts import ANSWER_PATTERN, answer_number, correct_number
 from numerate.evaluation.statistics import paired_difference
@@ -22,7 +22,7 @@ from numerate.records.heads import RECIPE_FILE
 from numerate.records.kinds import PREDICTIONS
 from numerate.records.reading import read_records
 from numerate.records.schema import CHECKSUM_KEY
-from numerate.results.rows import RunEntry, axes
+from numerate.results.rows import RunEntry
 from numerate.results.summary import MAX_ALL_PAIRS, is_lower_better, reported
 from numerate.results.tables import Table
 from numerate.results.words import is_share, p_text, value_text
@@ -42,22 +42,17 @@ NOTE = (
 
 def same_questions(entries: Sequence[RunEntry], cells: "DataFrame") -> Table | None:
     """A table of pairs of variants at the reported checkpoint: of all pairs if they are few, else of each with the
-    first. It has no rows without questions that both were asked, and is None where answers are not kept. A note names
-    each run whose answers are missing, or disagree with its records, though another has some."""
+    first. None without questions that both were asked and whose answers were kept."""
     from pandas import DataFrame
 
-    is_expected = any((one.recipe.get("evaluation") or {}).get("generation") for one in entries)
-    if not is_expected and not any((one.folder / "predictions.jsonl").is_file() for one in entries):
-        return None
-    folders, notes = {one.run: one for one in entries}, list[str]()
     answered: dict[str, list[DataFrame]] = {}
-    for (variant, run), own in reported(cells).groupby(["variant", "run"], sort=False):
-        answered.setdefault(str(variant), []).append(_answers(folders[run], own, notes))
+    kept = {one.run: one for one in entries if (one.folder / "predictions.jsonl").is_file()}
+    for (variant, run), own in reported(cells).groupby(["variant", "run"], sort=False) if kept else ():
+        answered.setdefault(str(variant), []).append(_answers(kept[run], own) if run in kept else DataFrame())
     known = [(name, each) for name, each in answered.items() if all(map(len, each))]
     pairs = combinations(known, 2) if len(known) <= MAX_ALL_PAIRS else product(known[:1], known[1:])
     rows = [row for first, second in pairs for row in _rows(second, first)]
-    is_missed = notes and (known or is_expected)
-    return Table(DataFrame(rows), notes=[*[NOTE] * bool(rows), *notes]) if rows or is_missed else None
+    return Table(DataFrame(rows), notes=[NOTE]) if rows else None
 
 
 def _rows(*pair: "tuple[str, Sequence[DataFrame]]") -> Iterator[dict[str, str]]:
@@ -88,43 +83,35 @@ def _rows(*pair: "tuple[str, Sequence[DataFrame]]") -> Iterator[dict[str, str]]:
         }
 
 
-def _answers(entry: RunEntry, cells: "DataFrame", notes: list[str]) -> "DataFrame":
-    """The measures of the answers of a run, by cell, question and correct answer, and by how many equal ones come
-    before: those at the step and with the settings of its cells, without a position offset, in cells that have as many,
-    and if they were generated freely as many correct ones. Other answers may be correct here and not in the record, by
-    rounding: they are decoded, and scored in one pass."""
+def _answers(entry: RunEntry, cells: "DataFrame") -> "DataFrame":
+    """The measures of the answers of a run at the step and with the settings of its cells, without a position offset:
+    by cell, question and correct answer, and by how many equal ones come before. Of several evaluations of a cell the
+    one of most questions counts, the last of equal ones."""
     from pandas import DataFrame
 
     from numerate.evaluation.kinds.generated_answers import with_correct  # which imports torch
 
-    path, tree = entry.folder / "predictions.jsonl", (entry.recipe.get("evaluation") or {}).get("generation")
+    tree = (entry.recipe.get("evaluation") or {}).get("generation")
     generation = None if tree is None else from_tree(tree, entry.folder / RECIPE_FILE, Generation)
     pattern = ANSWER_PATTERN if generation is None else generation.answer_pattern
-    cells, names = cells[cells["position_offset"] == 0], axes(cells)
     step, settings = cells["step"].iloc[0], cells["settings"].fillna("").iloc[0]
-    missing = {_place(row, names): (row["questions"], tree and row["correct"]) for row in cells.to_dict("records")}
-    evaluations: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for line in read_records(path, PREDICTIONS, run_id=entry.folder.name):
+    evaluations: dict[str, dict[tuple[Any, ...], list[dict[str, Any]]]] = {}
+    for line in read_records(entry.folder / "predictions.jsonl", PREDICTIONS, run_id=entry.folder.name):
         changed = format_settings(line["settings"]) if line.get("settings") else ""
         is_answer = CHECKSUM_KEY in line and line.get("correct_answer") is not None and not line["position_offset"]
         if is_answer and line["step"] == step and changed == settings:
-            place = _place({"stratum": line.get("stratum"), **line["cell"]}, list(line["cell"]))
-            key = (place, *(line.get(name) for name in ("checkpoint", "method", "count", "evaluation_seed")))
-            evaluations.setdefault(key, []).append(with_correct(generation, line))
+            place = json.dumps([line.get("stratum"), line["cell"]], sort_keys=True)
+            key = tuple(line.get(name) for name in ("checkpoint", "method", "count", "evaluation_seed"))
+            evaluations.setdefault(place, {}).setdefault(key, []).append(with_correct(generation, line))
     measures: dict[tuple[Any, ...], tuple[float | None, ...]] = {}
-    for (place, *_), lines in evaluations.items():
-        if missing.get(place) == (len(lines), tree and sum(line["correct"] for line in lines)):
-            del missing[place]
-            seen = Counter[tuple[str, str]]()
-            for line in lines:
-                question = (line["question"], target := line["correct_answer"])
-                number = answer_number(target).value if generation is None else correct_number(target, pattern)
-                answer = _measures(line["correct"], number, answer_number(line["prediction"], pattern).value)
-                measures[place, *question, seen[question]] = answer
-                seen[question] += 1
-    if missing:
-        problem = f"the answers in {pluralize(len(missing), 'cell')} are missing or disagree with cells.jsonl"
-        notes.append(f"{path}: {problem}; without its records, they are generated again.")
+    for place, several in evaluations.items():
+        seen = Counter[tuple[str, str]]()
+        for line in max(reversed(several.values()), key=len):
+            question = (line["question"], target := line["correct_answer"])
+            number = answer_number(target).value if generation is None else correct_number(target, pattern)
+            answer = _measures(line["correct"], number, answer_number(line["prediction"], pattern).value)
+            measures[place, *question, seen[question]] = answer
+            seen[question] += 1
     return DataFrame.from_dict(measures, orient="index", columns=list(MEASURES), dtype=float)
 
 
@@ -135,10 +122,3 @@ def _measures(is_correct: bool, target: Any, prediction: Any) -> tuple[float | N
         return float(is_correct), is_number, None
     distance = abs(signed_log(Fraction(prediction)) - signed_log(Fraction(target)))
     return float(is_correct), is_number, float(distance)
-
-
-def _place(row: Mapping[Any, Any], names: Sequence[str]) -> tuple[Any, ...]:
-    """The stratum of a cell, and its sizes by their axes."""
-    known = {name: row[name] for name in ("stratum", *names) if str(row.get(name)) not in ("<NA>", "nan", "None")}
-    stratum = known.pop("stratum", None)
-    return (stratum, *sorted((name.removeprefix("cell."), int(size)) for name, size in known.items()))

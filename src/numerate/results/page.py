@@ -5,15 +5,16 @@ savings of the same records are the same bytes.
 """
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 import numpy as np
 from markupsafe import Markup
@@ -72,12 +73,9 @@ from numerate.results.summary import (
 from numerate.results.tables import Table, pivot, to_markdown, to_text
 from numerate.results.words import (
     REGION_NAMES,
-    axis_name,
     cell_name,
-    cell_percent,
     is_share,
     joined,
-    metric_name,
     metric_title,
     p_text,
     percent,
@@ -90,7 +88,7 @@ from numerate.training.output_files import write_output
 if TYPE_CHECKING:
     from jinja2 import Template
     from matplotlib.figure import Figure
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 MAX_SAMPLES, MAX_SAMPLE_VARIANTS = 24, 4
 """Questions with predictions on a page, and variants whose predictions stand side by side."""
@@ -100,14 +98,6 @@ MAX_MAPS = 6
 
 MAX_ROWS = 40
 """Rows of a table that is not folded."""
-
-
-class Section(NamedTuple):
-    """A titled part of a page: figures with captions, then tables."""
-
-    title: str = ""
-    figures: Sequence[tuple[Markup, str]] = ()
-    tables: Sequence[Table] = ()
 
 
 @dataclass
@@ -140,76 +130,70 @@ class Subject:
         self.curves = logged[is_shown] if is_shown.any() else logged
         self.operator = (self.entries[0].recipe.get("task") or {}).get("operator")
 
-    def embed(self, figure: "Figure", caption: str) -> tuple[Markup, str]:
+    def embed(self, figure: "Figure", caption: str) -> Markup:
         """A figure as SVG with its caption; one with a large map as a picture."""
         if all(np.prod(image.get_size()) <= MAX_NUMBERS for ax in figure.axes for image in ax.images):
-            return Markup(svg(figure, f"f{next(self.names)}")), caption
-        file = BytesIO()
-        with figure_style():
-            figure.savefig(file, format="png", dpi=130, metadata={"Software": None})
-        code = b64encode(file.getvalue()).decode()
-        return Markup('<img alt="" src="data:image/png;base64,{}">').format(code), caption
+            drawn = Markup(svg(figure, f"f{next(self.names)}"))
+        else:
+            file = BytesIO()
+            with figure_style():
+                figure.savefig(file, format="png", dpi=130, metadata={"Software": None})
+            drawn = Markup('<img alt="" src="data:image/png;base64,{}">').format(b64encode(file.getvalue()).decode())
+        return Markup("<figure>{}<figcaption>{}</figcaption></figure>").format(drawn, caption)
 
 
-# Sections -------------------------------------------------------------------------------------------------------------
+# Sections: each gives its figures and tables ------------------------------------------------------------------------
+
+Parts = Iterator[Markup | Table]
 
 
-def overview(it: Subject) -> Section:
+def overview(it: Subject) -> Parts:
     """The main figure: maps and scores by length; of parts their regions; of text the validation loss."""
-    variants, found = it.shown["variant"].unique(), []
+    variants = it.shown["variant"].unique()
     few = f" Shown: the first and the best of {len(it.seeds)}." * (len(variants) < len(it.seeds))
-    if it.has_parts:
-        return Section(figures=[it.embed(forests({"": it.shown}, it.metric), FOREST_NOTE + few)])
+    axes, along = grid_axes(it.map), diagonal(it.map)
     if it.is_text:
         with suppress(UserError):  # without a validation split
             note = f"Validation loss by step{'; bands: lowest and highest seed' * it.has_seeds}."
-            found.append(it.embed(training(it.curves, "validation", styles=it.styles), note + few))
-        return Section(figures=found)
+            yield it.embed(training(it.curves, "validation", styles=it.styles), note + few)
+    elif it.has_parts:
+        yield it.embed(forests({"": it.shown}, it.metric), FOREST_NOTE + few)
+    if it.is_text or it.has_parts:
+        return
     if it.is_labels:
         note = "Share of the rows whose t-th label is correct. Shaded: trained positions; dotted: memorizing them."
-        found.append(it.embed(counts({"": it.shown}), note + few))
-    axes, along = grid_axes(it.map), diagonal(it.map)
+        yield it.embed(counts({"": it.shown}), note + few)
     if len(axes) == 2 and len(it.map) > len(along) and is_share(it.metric or "exact_match"):
         few_maps = {"": it.shown[it.shown["variant"].isin(variants[:MAX_MAPS])]}
         note = "Red: the sizes of training. A cell reads 100 or 0 only where all or none were right."
-        found.append(it.embed(maps(few_maps, it.metric), "Medians over seeds. " * it.has_seeds + note + few))
+        yield it.embed(maps(few_maps, it.metric), "Medians over seeds. " * it.has_seeds + note + few)
     if len(axes) in (1, 2) and len(along):
         bands = "lowest and highest of the converged seeds" if it.has_seeds else "95 % intervals over questions"
-        note = f"Bands: {bands}. Shaded: the lengths of training."
-        found.append(it.embed(lengths({"": it.shown}, it.metric), note + few))
-    return Section(figures=found)
+        yield it.embed(lengths({"": it.shown}, it.metric), f"Bands: {bands}. Shaded: the lengths of training.{few}")
 
 
-def results(it: Subject) -> Section:
+def results(it: Subject) -> Parts:
     """The table of results: each variant and checkpoint with its score in each region; then by part or length."""
-    import pandas
+    from pandas import concat
 
     if not len(it.map):
-        return Section()
+        return
     metrics = list(LANGUAGE_METRICS[:3]) if it.is_text else [it.metric or default_metric(it.map)]
     metrics += [name for name in ("log_mae", "bleu") if name in it.cells and it.has_parts][:1]
-    metrics += [name for name in it.cells if name.startswith(SCORE_PREFIX)]
+    metrics = list(dict.fromkeys([*metrics, *(name for name in it.cells if name.startswith(SCORE_PREFIX))]))
     steps = it.cells.groupby("checkpoint")["step"].agg(set)
     has_best = "best" in steps and steps.get("final", steps["best"]) != steps["best"]
-    found = pandas.concat(
-        [
-            summary(it.cells, metric=metric, checkpoint=name).assign(checkpoint=name or "final")
-            for name in (None, *["best"] * has_best)
-            for metric in dict.fromkeys(metrics)
-        ],
-        ignore_index=True,
+    found = concat(
+        summary(it.cells, metric=metric, checkpoint=name).assign(checkpoint=name or "final")
+        for name in (None, *["best"] * has_best)
+        for metric in metrics
     )
-    regions, titles = found["region"].map(lambda name: REGION_NAMES.get(name, name)), found["metric"].map(metric_title)
-    known = found[found["baseline"].notna()]
-    memorizing = known.assign(
-        value=known["baseline"], low=None, high=None, column=regions[known.index] + ": memorizing, %"
-    )
-    found["column"] = regions + (": " + titles if len({*metrics}) > 1 else ", %" * is_share(metrics[0]))
-    found = pandas.concat([found, memorizing], ignore_index=True)
+    regions = found["region"].map(lambda name: REGION_NAMES.get(name, name))
+    titles = ": " + found["metric"].map(metric_title) if len(metrics) > 1 else ", %" * is_share(metrics[0])
     order = {name: i for i, name in enumerate(REGION_NAMES)}  # other contexts of text come last
-    columns = found.sort_values("region", key=lambda names: names.map(order), kind="stable")["column"].unique()
+    wide = _with_memorizing(found, regions + titles).sort_values("region", key=lambda x: x.map(order), kind="stable")
     keys = ["variant", *["checkpoint"] * has_best]
-    table = pivot(found, keys, "column")[[*keys, *columns]]
+    table = pivot(_with_memorizing(found, regions + titles), keys, "column")[[*keys, *wide["column"].unique()]]
     if it.has_seeds and not (it.is_text or it.has_parts):
         kept = it.converged.groupby("variant")["run"].nunique()
         table.insert(len(keys), "converged", [f"{kept.get(name, 0)}/{it.seeds[name]}" for name in table["variant"]])
@@ -222,7 +206,16 @@ def results(it: Subject) -> Section:
         notes.append("The tokenizers differ: losses and perplexities do not compare, bits per byte do.")
     if has_best:
         notes.append("The best checkpoint was chosen on OOD validation, which it therefore has no score for.")
-    return Section("Results", tables=[_table(table, *notes), *(_part_table if it.has_parts else _length_table)(it)])
+    yield _table(table, *notes)
+    if it.has_parts:
+        yield _by(it, grid_axes(it.map)[0], ("exact_match", "log_mae", "bleu"))
+    elif not it.is_text:
+        yield from _by_length(it)
+
+
+def _table(texts: "DataFrame", *notes: str, fold: str = "") -> Table:
+    """A table, folded if it is long."""
+    return Table(texts, notes=notes, fold=fold or f"{len(texts)} rows" * (len(texts) > MAX_ROWS))
 
 
 def _sizes(it: Subject, found: "DataFrame") -> str:
@@ -237,57 +230,53 @@ def _sizes(it: Subject, found: "DataFrame") -> str:
     return f"Questions (cells) of a run: {'; '.join(texts)}."
 
 
-def _table(texts: "DataFrame", *notes: str, fold: str = "") -> Table:
-    """A table, folded if it is long."""
-    return Table(texts, notes=notes, fold=fold or f"{len(texts)} rows" * (len(texts) > MAX_ROWS))
+def _with_memorizing(found: "DataFrame", columns: "Series[str]") -> "DataFrame":
+    """A summary with the columns of its values in a table, and with the scores of memorizing in columns beside them."""
+    from pandas import concat
+
+    found = found.assign(column=columns)
+    known = found[found["baseline"].notna()]
+    names = known["column"].str.removesuffix(", %") + " of memorizing, %"
+    return concat([found, known.assign(value=known["baseline"], low=None, high=None, column=names)])
 
 
-def _part_table(it: Subject) -> Iterator[Table]:
-    """The scores of each part, such as a module, by its name."""
-    import pandas
+def _by(it: Subject, by: str, metrics: Sequence[str] = (), fold: str = "") -> Table:
+    """Metrics, by default all, of each region or part, such as a module; of regions also the means over parts."""
+    from pandas import DataFrame
 
-    (axis,), names = grid_axes(it.map), part_names(it.map)
-    metrics = [name for name in ("exact_match", "log_mae", "bleu") if name in it.cells]
-    found = pandas.concat([summary(it.map, by=["variant", axis], metric=name) for name in metrics])
-    found[axis] = found[axis].map(lambda size: names.get(int(size), str(size)))
-    yield _table(pivot(found.assign(column=found["metric"].map(metric_title)), ["variant", axis], "column"))
-
-
-def metrics(it: Subject) -> Section:
-    """All metrics of labels, numbers and texts by region and by part, with the scores of memorizing."""
-    from pandas import DataFrame, concat
-
-    if it.is_text or "sums" not in it.map or not it.map["sums"].notna().any():
-        return Section()
-    order = {name: i for i, name in enumerate(("exact_match", *LABEL_METRICS, *ANSWER_METRICS))}
-    kinds, tables = {"region": with_all_ood(shared_cells(it.map))}, []
-    for by, cells in (kinds | ({grid_axes(it.map)[0]: it.map} if it.has_parts else {})).items():
-        names: dict[Any, str] = {**REGION_NAMES, **part_names(it.map)}
-        measures, rows = Measures(cells), list[dict[str, Any]]()
-        for key, index in groups_of(cells, ["variant", by, "run"]):
-            place = names.get(key[by], key[by])
-            for name, one in measures.measures(index).items():
-                if base_metric(name) == name:
-                    rows.append({**key, by: place, "metric": name, **vars(one)})
-                elif by == "region" and it.has_parts:
-                    rows.append({**key, by: f"{place}, mean of modules", "metric": base_metric(name), **vars(one)})
-        found = over_seeds(DataFrame(rows), ["variant", by, "metric"])
-        found["column"] = found["metric"].map(metric_title)
-        known = found[found["baseline"].notna() & (found[by] != REGION_NAMES["in_distribution"])]
-        columns = known["metric"].map(metric_name) + " of memorizing, %"
-        memorizing = known.assign(value=known["baseline"], low=None, high=None, column=columns)
-        found = concat([found, memorizing]).sort_values("metric", key=lambda names: names.map(order), kind="stable")
-        tables.append(_table(pivot(found, ["variant", by], "column"), fold=f"By {by}"))
-    note = "Exact match is the mean over cells; other metrics are over all questions, labels or rows together"
-    note += ". Medians over the seeds that have the metric." if it.has_seeds else "."
-    tables[-1] = tables[-1]._replace(notes=[note])
-    return Section("All metrics", tables=tables)
+    cells = with_all_ood(shared_cells(it.map)) if by == "region" else it.map
+    names: dict[Any, str] = {**REGION_NAMES, **part_names(it.map)}
+    measures, rows = Measures(cells), list[dict[str, Any]]()
+    for key, index in groups_of(cells, ["variant", by, "run"]):
+        for name, one in measures.measures(index).items():
+            place, is_mean = names.get(key[by], key[by]), base_metric(name) != name
+            if not is_mean or (by == "region" and it.has_parts):
+                place = f"{place}{', mean of modules' * is_mean}"
+                rows.append({**key, by: place, "metric": base_metric(name), **vars(one)})
+    found = over_seeds(DataFrame(rows), ["variant", by, "metric"])
+    order = ("exact_match", *LABEL_METRICS, *ANSWER_METRICS)
+    ranks = {name: i for i, name in enumerate(order)}  # scores of one's own come last
+    found = found[found["metric"].isin(metrics)] if metrics else found
+    found["baseline"] = found["baseline"].mask(found[by] == REGION_NAMES["in_distribution"])
+    found = _with_memorizing(found, found["metric"].map(metric_title))
+    found = found.sort_values("metric", key=lambda names: names.map(ranks), kind="stable")
+    return _table(pivot(found, ["variant", by], "column"), fold=fold)
 
 
-def _length_table(it: Subject) -> Iterator[Table]:
+def metrics(it: Subject) -> Parts:
+    """All metrics of labels, numbers and texts."""
+    if not it.is_text and "sums" in it.map and it.map["sums"].notna().any():
+        note = "Exact match is the mean over cells; other metrics are over all questions, labels or rows together"
+        note += ". Medians over the seeds that have the metric." if it.has_seeds else "."
+        yield _by(it, "region", fold="By region")._replace(notes=[note])
+        if it.has_parts:
+            yield _by(it, axis := grid_axes(it.map)[0], fold=f"By {axis}")
+
+
+def _by_length(it: Subject) -> Parts:
     """Scores at some lengths beyond training, and how many of the converged seeds succeed there."""
     along = diagonal(of_map(it.converged))
-    if it.is_text or not len(along):
+    if not len(along):
         return
     trained = along.loc[along["region"] == "in_distribution", "length"].max()
     beyond = sorted(n for n in along["length"].unique() if not n < trained)
@@ -303,25 +292,22 @@ def _sized(found: "DataFrame", column: str) -> "DataFrame":
     return found.sort_values(column, kind="stable").assign(**{column: found[column].map("n = {:,}".format)})
 
 
-def strata(it: Subject) -> Section:
+def strata(it: Subject) -> Parts:
     """Questions that uniformly drawn ones almost never are, by size."""
-    found = stratum_sizes(it.final)
-    if not len(found):
-        return Section()
-    note = "Exact match in per cent on questions that uniform sampling almost never draws; n: the longest operand."
-    table = pivot(_sized(found.assign(questions=found["questions_of"]), "size"), ["variant", "questions"], "size")
-    return Section("Strata", tables=[_table(table, note)])
+    if len(found := stratum_sizes(it.final)):
+        note = "Exact match in per cent on questions that uniform sampling almost never draws; n: the longest operand."
+        found = _sized(found.assign(questions=found["questions_of"]), "size")
+        yield _table(pivot(found, ["variant", "questions"], "size"), note)
 
 
-def pairs(it: Subject) -> Section:
-    """Differences of variants with several seeds, and over the same questions."""
+def pairs(it: Subject) -> Parts:
+    """Differences of variants with several seeds."""
     from pandas import DataFrame
 
-    asked = None if it.is_text or len(it.seeds) < 2 else same_questions(it.entries, it.final)
     by = default_metric(it.cells) if it.is_text else it.metric or ("exact_match" if it.has_parts else None)
     found = differences(it.final, metric=by, baseline=it.baseline) if it.has_seeds else DataFrame()
     if not len(found):
-        return Section("Differences over the same questions", tables=[asked] if asked else ())
+        return
     metric = found["metric"].iloc[0]
     scale, unit, form = (100, ", points", "{:+.1f}") if is_share(metric) else (1, "", "{:+.4g}")
     rows = [
@@ -344,42 +330,46 @@ def pairs(it: Subject) -> Section:
         "the second. A large p does not show that there is no difference.",
         "With so few seeds no difference can be significant." * bool((found["p_min"] * found["pairs"] >= 0.05).all()),
     ]
-    return Section("Differences", tables=[_table(DataFrame(rows), *filter(None, notes)), *([asked] if asked else [])])
+    yield _table(DataFrame(rows), *filter(None, notes))
 
 
-def seeds(it: Subject) -> Section:
+def asked(it: Subject) -> Parts:
+    """Differences over the same questions."""
+    if not it.is_text and len(it.seeds) > 1 and (found := same_questions(it.entries, it.final)):
+        yield found
+
+
+def seeds(it: Subject) -> Parts:
     """Every seed of every region."""
-    if not it.has_seeds or it.is_text or it.has_parts or not len(it.map):
-        return Section()
-    return Section("Seeds", [it.embed(forests({"": it.shown}, it.metric), FOREST_NOTE)])
+    if it.has_seeds and not it.is_text and not it.has_parts and len(it.map):
+        yield it.embed(forests({"": it.shown}, it.metric), FOREST_NOTE)
 
 
-def settings(it: Subject) -> Section:
+def settings(it: Subject) -> Parts:
     """What differs between the variants."""
     first = it.cells.drop_duplicates("variant")
     names = [name for name in settings_columns(it.cells) if first[name].nunique(dropna=False) > 1]
     note = f"They differ in {len(names)} settings: a difference in results may come from any of them."
     note = "They differ in this one setting; all others are equal." if len(names) == 1 else note
-    texts = first[["variant", *names]].astype("string").fillna("")
-    return Section("What differs", tables=[_table(texts, note)] if names else ())
+    if names:
+        yield _table(first[["variant", *names]].astype("string").fillna(""), note)
 
 
-def curves(it: Subject) -> Section:
+def curves(it: Subject) -> Parts:
     """Loss, and the score on the validation splits, by step."""
-    if not len(it.logged) or it.is_text:
-        return Section()
-    note = "Medians over seeds; bands: lowest and highest." * (len(it.cells) > 0 and it.has_seeds)
-    return Section("Training", [it.embed(training(it.curves, styles=it.styles), note)])
+    if len(it.logged) and not it.is_text:
+        note = "Medians over seeds; bands: lowest and highest." * (len(it.cells) > 0 and it.has_seeds)
+        yield it.embed(training(it.curves, styles=it.styles), note)
 
 
-def samples(it: Subject) -> Section:
+def samples(it: Subject) -> Parts:
     """Questions with the predictions of the first seed of some variants; or texts that were generated."""
     from pandas import DataFrame
 
     first = {one.variant: one.folder / "samples.jsonl" for one in reversed(it.entries)}
     names = list(dict.fromkeys(one.variant for one in it.entries))[:MAX_SAMPLE_VARIANTS]
     lines = [(name, line) for name in names for line in read_records(first[name], RUN_FILE_SCHEMAS["samples.jsonl"])]
-    texts = [
+    rows: list[dict[str, Any]] = [
         {
             "variant": name,
             "step": f"{line.get('step', 0):,}",
@@ -388,41 +378,43 @@ def samples(it: Subject) -> Section:
         }
         for name, line in lines
         if line.get("text") and "prompt" in line
-    ]
-    if texts:
-        return Section("Generated texts", tables=[Table(DataFrame(texts[-MAX_SAMPLES:]))])
-    asked: dict[str, dict[str, Any]] = {}
-    for name, line in lines:
+    ][-MAX_SAMPLES:]
+    by_question: dict[str, dict[str, Any]] = {}
+    for name, line in lines if not rows else ():
         if "question" in line:
-            asked.setdefault(line["question"], {})[name] = line
-    rows, parts = [], part_names(it.cells) if len(it.cells) else {}
-    answered = {name for said in asked.values() for name in said}
-    for question, said in [one for one in asked.items() if len(one[1]) == len(answered)][:MAX_SAMPLES]:
+            by_question.setdefault(line["question"], {})[name] = line
+    parts, answered = part_names(it.cells) if len(it.cells) else {}, {*chain(*by_question.values())}
+    for question, said in [one for one in by_question.items() if len(one[1]) == len(answered)][:MAX_SAMPLES]:
         line, *_ = said.values()
         sizes = line.get("cell") or {}
         cell = cell_name(sizes, it.operator, {axis: parts[size] for axis, size in sizes.items() if size in parts})
-        texts_of = {name: f"{'✓' if one.get('correct') else '✗'} {one['prediction']}" for name, one in said.items()}
-        rows.append({"cell": cell, "question": question, "answer": line.get("correct_answer") or "", **texts_of})
-    return Section("Samples", tables=[Table(DataFrame(rows))] if rows else ())
+        texts = {name: f"{'✓' if one.get('correct') else '✗'} {one['prediction']}" for name, one in said.items()}
+        rows.append({"cell": cell, "question": question, "answer": line.get("correct_answer") or "", **texts})
+    if rows:
+        yield Table(DataFrame(rows))
 
 
-SECTIONS = (overview, results, strata, pairs, seeds, metrics, settings, curves, samples)
-"""The sections of a page, in order; one without figures and tables is left out."""
+SECTIONS: Mapping[str, Callable[[Subject], Parts]] = {
+    "": overview,
+    "Results": results,
+    "Strata": strata,
+    "Differences": pairs,
+    "Differences over the same questions": asked,
+    "Seeds": seeds,
+    "All metrics": metrics,
+    "What differs": settings,
+    "Training": curves,
+    "Samples": samples,
+}
+"""The sections of a page by their titles, in order; one without figures and tables is left out."""
 
 
-def _printed(it: Subject, width: int = 0) -> Iterator[tuple[str, Table]]:
-    """The titled tables of a page; for a terminal with a map of each variant as per cents, of few and if they fit."""
-    axes = grid_axes(it.map) if is_share(it.metric or "exact_match") and len(it.seeds) <= MAX_MAPS else []
-    for name, own in it.map.groupby("variant", sort=False) if len(axes) == 2 else ():
-        found = summary(own, by=axes, metric=it.metric).sort_values(axes)
-        texts = found.assign(text=found["value"].map(cell_percent)).pivot(index=axes[0], columns=axes[1], values="text")
-        texts = texts.fillna("").rename_axis(index="", columns=None).reset_index().rename(columns=str).astype(str)
-        if len(texts) > 1 and 4 * len(texts.columns) + 2 <= width:
-            note = f"{axis_name(axes[0])} (down) and {axis_name(axes[1])}; {metric_title(found['metric'].iloc[0])}"
-            yield str(name), Table(texts, notes=[note])
-    for section in (results, strata, pairs, settings) if len(it.cells) else ():
-        title, _, tables = section(it)
-        yield from ((table.fold or title, table) for table in tables)
+def _printed(it: Subject) -> Iterator[tuple[str, Table]]:
+    """The main tables of a page with their titles."""
+    for title in ("Results", "Strata", "Differences", "Differences over the same questions", "What differs"):
+        for part in SECTIONS[title](it) if len(it.cells) else ():
+            if isinstance(part, Table):
+                yield part.fold or title, part
 
 
 # Pages ----------------------------------------------------------------------------------------------------------------
@@ -446,9 +438,11 @@ def page(
     damage: list[str] = []
     subjects, tasks = _subjects(entries, metric, baseline, damage), []
     for name, it in subjects.items():
-        found = [section(it) for section in (SECTIONS if len(it.cells) else (curves, samples))]
+        found = [
+            (title, list(parts(it))) for title, parts in SECTIONS.items() if len(it.cells) or parts in (curves, samples)
+        ]
         text = headline(it.cells, it.operator).replace(" %", "\N{NO-BREAK SPACE}%")
-        tasks.append({"name": name, "headline": text, "sections": [one for one in found if one.figures or one.tables]})
+        tasks.append({"name": name, "headline": text, "sections": [one for one in found if one[1]]})
     done = [one for it in subjects.values() for one in it.entries]
     over = f"numerate · {kind} · {done[0].folder.name if len(done) == 1 else f'{len(done)} runs'}"
     known = {"title": title, "question": question, "over": over, "warnings": [*warnings, *_failures(entries), *damage]}
@@ -458,10 +452,10 @@ def page(
 def text(
     entries: Sequence[RunEntry], width: int = 80, *, metric: str | None = None, baseline: str | None = None
 ) -> str:
-    """The headline and the tables of a page for a terminal, with a map of each variant where there is room."""
+    """The headline and the main tables of a page for a terminal."""
     blocks = _failures(entries)
     for name, it in _subjects(entries, metric, baseline, []).items():
-        tables = [f"{title}\n{'=' * len(title)}\n{to_text(table, width)}" for title, table in _printed(it, width)]
+        tables = [f"{title}\n{'=' * len(title)}\n{to_text(table, width)}" for title, table in _printed(it)]
         blocks += [*[name] * bool(name), *tables, "\n".join(wrap(headline(it.cells, it.operator), width))]
     return "\n\n".join(blocks)
 
