@@ -48,9 +48,11 @@ def train(recipe: Recipe, *, runs_dir: str | Path | None = None, quiet: bool = F
 
 def compare(runs: Sequence[Run | str | Path], path: str | Path = "compare.html") -> Path:
     """Writes a page that compares runs and seeds: medians, intervals, rates of success, heat maps side by side."""
-    from numerate.results.page import page, write_page
+    from numerate.results.page import page
     from numerate.results.rows import find_runs
+    from numerate.training.output_files import write_output
 
     folders: list[Any] = [run.path if isinstance(run, Run) else load(run).path for run in runs]
     entries = find_runs(folders)
-    return write_page(path, page(entries, " and ".join(dict.fromkeys(one.variant for one in entries))))
+    html = page(entries, " and ".join(dict.fromkeys(one.variant for one in entries)))
+    return write_output(path, html.encode(), "The records are unchanged.")

@@ -21,9 +21,10 @@ from numerate.results.figures import (
     heat_map,
     lengths,
     maps,
+    plot,
     training_curves,
 )
-from numerate.results.rows import cells, metrics
+from numerate.results.rows import cells, find_runs, metrics
 from numerate.results.summary import converged
 from results_records import done, recipe, seeds, sums
 from run_records import Studies, cell_record, write_run
@@ -189,6 +190,19 @@ def test_what_is_no_share_of_the_questions_has_no_map_and_no_axis_in_per_cent(st
     ax = by_length(frame, metric="mae")
     assert ax.get_ylabel() == "mean absolute error"
     assert ax.get_ylim()[1] > 2
+
+
+def test_lists_have_a_second_map_of_their_first_label_and_sizes_along_one_line_have_none(study: Studies) -> None:
+    lines = [
+        cell_record({"digits": n, "items": m}, 0, 10, "ood_test", first_token_correct=5) for n in (1, 2) for m in (1, 2)
+    ]
+    study([(recipe(), done(cells=lines))])
+    figure = plot("grid", find_runs("widths", study.runs))
+    titles = [ax.get_title() for ax in figure.axes if ax.images]
+    assert titles == ["abacus", "abacus: first label"]
+    assert [{text.get_text() for text in ax.texts} for ax in figure.axes if ax.images] == [{"0"}, {"50"}]
+    study([(recipe("b"), done())], title="lines")
+    assert not [ax for ax in plot("grid", find_runs("lines", study.runs)).axes if ax.images]
 
 
 def test_methods_have_colors_and_models_marks_where_all_combinations_are_there(study: Studies) -> None:

@@ -158,7 +158,7 @@ def test_a_page_says_how_many_questions_there_were_and_what_training_took(tmp_pa
         "in distribution 800 (8, 1 more may be in training); OOD validation 700 (7); OOD test 2,000 (20); all OOD 2,700"
     )
     assert sizes in text
-    assert "training step 100, tokens 51,200, flops 1,000,000,000,000 a times" in text
+    assert "ended stop reason budget, step 100, tokens 51,200, flops 1,000,000,000,000 a times" in text
     assert "Every setting of a setting value" in text
     assert "optimizer.learning_rate 0.001" in text
 

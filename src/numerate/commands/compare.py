@@ -10,14 +10,14 @@ from numerate.errors import UserError
 from numerate.results import style
 from numerate.results.figures import FIGURES
 from numerate.results.figures import plot as draw
-from numerate.results.page import page, text, write_page
+from numerate.results.page import page, text
 from numerate.results.rows import find_runs
 from numerate.results.words import joined
 from numerate.runs.run import load
 from numerate.runs.status import RunState, read_states
 from numerate.runs.study_folder import STUDY_FILE, StudyFolder
 from numerate.terminal import MAX_PROSE_WIDTH, output_width
-from numerate.training.output_files import check_output_file
+from numerate.training.output_files import check_output_file, write_output
 from numerate.training.run_folder import resolve_runs_dir
 
 MAX_NAMED_RUNS = 7
@@ -51,7 +51,8 @@ def compare(
     if Path(out).suffix.lower() in (".html", ".htm"):
         check_output_file(out, "html")
         title = joined(list(dict.fromkeys(entry.variant for entry in entries)), 4)
-        path = write_page(out, page(entries, title, warnings=[warning] * bool(warning), **options))
+        html = page(entries, title, warnings=[warning] * bool(warning), **options)
+        path = write_output(out, html.encode(), "The records are unchanged.")
     else:
         path = style.save(draw("compare", entries, metric=metric), out)
     print(

@@ -33,7 +33,6 @@ from numerate.results.style import (
 from numerate.results.summary import (
     ALL_OOD,
     MIN_SEEDS,
-    Seeds,
     check_metric,
     converged,
     default_metric,
@@ -42,6 +41,7 @@ from numerate.results.summary import (
     has_parts,
     is_lower_better,
     of_map,
+    over_seeds,
     reported,
     scores,
     shared_cells,
@@ -64,43 +64,35 @@ MAX_SERIES = 8
 MAX_NUMBERS = 400
 """Cells of a map with numbers in them; larger maps are pictures on a page."""
 
-MAX_MARKS = 30
-"""Points of a line that have marks."""
-
-FAR = 10
-"""How many times the longest trained length the longest one must be for a logarithmic axis."""
-
 
 def heat_map(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | None = None, bar: bool = True) -> "Axes":
     """The metric of one variant in each cell of a grid, the median over seeds, with a red border around what was
-    trained. A grid of one axis, or of equal sizes alone, is a strip. Numbers stand in cells where 7 points fit.
+    trained. Numbers stand in cells where 7 points fit.
 
         heat_map(frame[frame["variant"] == "Abacus"])
 
-    Raises `UserError` for several variants, and for cells that are parts or have more than two axes.
+    Raises `UserError` for several variants, and for cells that do not have two axes.
     """
     inside, names = of_map(reported(frame)), grid_axes(frame)
-    if inside["variant"].nunique() != 1 or has_parts(frame) or len(names) not in (1, 2):
-        raise UserError("heat_map: needs the cells of one variant on a grid of one or two axes")
+    if inside["variant"].nunique() != 1 or len(names) != 2:
+        raise UserError("heat_map: needs the cells of one variant on a grid of two axes")
     if not is_share(metric := metric or default_metric(inside)):
         raise UserError(f"heat_map: {metric} is no share of the questions; by_length draws it")
     found = summary(inside, by=names, metric=metric)
     found = found[found["seeds"] == found["seeds"].max()]
     found = found.merge(inside[[*names, "region"]].drop_duplicates(names))
-    rows = names[0] if len(names) == 2 and (found[names[0]] != found[names[-1]]).any() else "strip"
-    found = found.assign(strip=0, trained=(found["region"] == "in_distribution").astype(float))
-    values, trained = (found.pivot(index=rows, columns=names[-1], values=name) for name in ("value", "trained"))
+    found = found.assign(trained=(found["region"] == "in_distribution").astype(float))
+    values, trained = (found.pivot(index=names[0], columns=names[1], values=name) for name in ("value", "trained"))
     with figure_style():
-        ax = ax or new_axes(COLUMN, 3.0 if rows != "strip" else 1.2)
+        ax = ax or new_axes(COLUMN, 3.0)
         square: Any = "equal" if 0.5 <= len(values) / len(values.columns) <= 2 else "auto"
         ax.imshow(values, cmap=ramp(), vmin=0, vmax=1, aspect=square, interpolation="nearest")
         _write_numbers(ax, values.to_numpy())
         _draw_border(ax, trained.fillna(0).to_numpy())
-        for axis, sizes in ((ax.xaxis, values.columns), (ax.yaxis, values.index[: len(values) * (rows != "strip")])):
+        for axis, sizes in ((ax.xaxis, values.columns), (ax.yaxis, values.index)):
             every = max(1, -(-len(sizes) // 12))
             axis.set_ticks(range(0, len(sizes), every), [f"{size:,}" for size in sizes[::every]])
-        ax.set_xlabel("n" if rows == "strip" and len(names) == 2 else axis_name(names[-1]))
-        ax.set_ylabel("" if rows == "strip" else axis_name(rows))
+        ax.set(xlabel=axis_name(names[1]), ylabel=axis_name(names[0]))
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
         if bar:
@@ -173,7 +165,7 @@ def by_length(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | Non
             ax.plot(known["length"], known["baseline"], ":", color=GREY, linewidth=1, label="memorizing")
         if len(trained):
             _shade_training(ax, trained.min(), trained.max())
-        if len(trained) and lengths.max() >= FAR * trained.max():
+        if len(trained) and lengths.max() >= 10 * trained.max():
             ax.set_xscale("log")
             ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         ax.set_xlabel(axis_name(names[0]) if len(names) == 1 else "n, digits of each number")
@@ -262,7 +254,7 @@ def _draw_seeds(ax: "Axes", curves: Mapping[str, Any], styles: Mapping[str, Any]
 def _draw_line(ax: "Axes", x: Any, y: Any, band: tuple[Any, Any], options: Mapping[str, Any]) -> None:
     """A line with its band, and with marks if it has few points."""
     ax.fill_between(x, *band, color=options["color"], alpha=0.16, linewidth=0)
-    ax.plot(x, y, **{**options, **({"marker": ""} if len(x) > MAX_MARKS else {})})
+    ax.plot(x, y, **{**options, "marker": options["marker"] * (len(x) <= 30)})
 
 
 def _shade_training(ax: "Axes", low: float, high: float) -> None:
@@ -321,11 +313,10 @@ def forest(
             ticks, crosses = own.loc[counts, "value"], own.loc[~counts, "value"]
             for values, mark, shade in ((crosses, "x", GREY), (ticks, "|", color)):
                 ax.plot(values, [y + 0.28] * len(values), mark, color=shade, markersize=3.5, markeredgewidth=0.8)
-            if len(ticks):
-                first = own[counts].iloc[0]
-                seeds = Seeds(tuple(ticks), "iqm", (first["low"], first["high"]))
-                ax.plot(seeds.interval, [y, y], color=color, linewidth=2.2 if len(ticks) >= MIN_SEEDS else 0.9)
-                ax.plot([seeds.value], [y], "o", color=color, markersize=4)
+            for _, seeds in over_seeds(own[counts], ["variant"], "iqm", bootstrap=True).iterrows():
+                width = 2.2 if seeds["seeds"] >= MIN_SEEDS else 0.9
+                ax.plot(seeds[["low", "high"]], [y, y], color=color, linewidth=width)
+                ax.plot([seeds["value"]], [y], "o", color=color, markersize=4)
         ax.set(title=REGION_NAMES[region], xlabel=fill(metric_title(metric), 22), ylim=(len(styles) - 0.4, -0.6))
         ax.set_yticks(range(len(styles)), [fill(variant, 26) for variant in styles])
         ax.grid(axis="x")
@@ -430,11 +421,6 @@ def panels(
     return figure
 
 
-def is_text(cells: "DataFrame") -> bool:
-    """Whether all cells are of language modeling."""
-    return default_metric(cells) in LANGUAGE_METRICS
-
-
 def best_variants(frame: "DataFrame", most: int = MAX_SERIES) -> "DataFrame":
     """The cells of so many variants: the first, and those with the best scores out of distribution."""
     variants = list(dict.fromkeys(frame["variant"]))
@@ -448,21 +434,25 @@ def best_variants(frame: "DataFrame", most: int = MAX_SERIES) -> "DataFrame":
 
 
 def maps(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "Figure":
-    """A map for each variant; strips of equal lengths below each other. Parts have no map: see `forests`."""
-    if any(map(has_parts, tasks.values())):
-        return forests(tasks, metric, width)
-    frames = [(str(name), own) for cells in tasks.values() for name, own in cells.groupby("variant", sort=False)]
-    is_strip = all(len(grid_axes(own)) == 1 or len(diagonal(own)) == len(own) for _, own in frames)
-    columns, height = (1, 1.1) if is_strip else (2 if len(frames) in (2, 4) else 3, 2.6)
-    metric = metric or default_metric(frames[0][1])
+    """A map for each variant, of lists also one of their first label; of sizes along one line alone the scores by
+    length."""
+    cells = [own for cells in tasks.values() for _, own in cells.groupby("variant", sort=False)]
+    if any(len(grid_axes(own)) != 2 or len(diagonal(own)) == len(own) for own in cells):
+        return lengths(tasks, metric, width)
+    frames = [(own["variant"].iloc[0], own) for own in cells]
+    is_list = ["items" in own and "first_token_correct" in own and metric is None for own in cells]
+    frames += [
+        (f"{name}: first label", own.assign(correct=own["first_token_correct"]))
+        for (name, own), has_items in zip(frames, is_list, strict=True)
+        if has_items
+    ]
+    metric = metric or default_metric(cells[0])
     drawn = [(name, partial(heat_map, own, metric=metric, bar=False)) for name, own in frames]
-    return panels(drawn, width, columns=columns, height=height, metric=metric)
+    return panels(drawn, width, columns=2 if len(drawn) in (2, 4) else 3, height=2.6, metric=metric)
 
 
 def lengths(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "Figure":
-    """Scores by length, a panel for each task. Parts have no lengths: see `forests`."""
-    if any(map(has_parts, tasks.values())):
-        return forests(tasks, metric, width)
+    """Scores by length, a panel for each task."""
     return _series(tasks, partial(by_length, metric=metric), width)
 
 
@@ -486,7 +476,7 @@ def _series(tasks: "Tasks", draw: Callable[..., "Axes"], width: float) -> "Figur
 def compared(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "Figure":
     """A map of each of the best variants, and all of these by length."""
     (cells, *others) = tasks.values()
-    if others or has_parts(cells) or len(grid_axes(cells)) != 2 or len(diagonal(cells)) == len(cells):
+    if others or len(grid_axes(cells)) != 2 or len(diagonal(cells)) == len(cells):
         return lengths(tasks, metric, width)
     shown, metric = best_variants(cells, 5), metric or default_metric(cells)
     frames = shown.groupby("variant", sort=False)
@@ -561,11 +551,13 @@ def plot(
         cells, logged = (frame.assign(variant=frame["variant"].map(renamed)) for frame in (cells, logged))
     if metric is not None:
         check_metric(cells, metric)
-    if kind in ("training", "validation") or is_text(cells):
-        return training(logged, "validation" if is_text(cells) else kind, WIDTHS[size])
+    kind = "validation" if default_metric(cells) in LANGUAGE_METRICS else kind
+    if kind in ("training", "validation"):
+        return training(logged, kind, WIDTHS[size])
     chosen = of_map(reported(cells, checkpoint))
     if not len(chosen):
         where = f" at the {checkpoint} checkpoint" if checkpoint else ""
         raise UserError(f"plot: {kind} needs runs that were evaluated on a grid{where}")
     tasks = {name: chosen[chosen["run"].isin({one.run for one in own})] for name, own in by_task(entries).items()}
+    kind = "intervals" if any(map(has_parts, tasks.values())) else kind  # parts have no map and no length
     return FIGURES[kind](tasks, metric, WIDTHS[size])

@@ -25,19 +25,8 @@ from numerate.evaluation.answer_metrics import ANSWER_METRICS, base_metric
 from numerate.records.heads import RECIPE_FILE, read_header
 from numerate.records.kinds import RUN_FILE_SCHEMAS
 from numerate.records.reading import read_records
+from numerate.results import figures
 from numerate.results.answers import same_questions
-from numerate.results.figures import (
-    FOREST_NOTE,
-    MAX_NUMBERS,
-    MAX_SERIES,
-    best_variants,
-    counts,
-    forests,
-    lengths,
-    maps,
-    plot,
-    training,
-)
 from numerate.results.headline import headline, stratum_sizes
 from numerate.results.rows import (
     LABEL_METRICS,
@@ -123,8 +112,8 @@ class Subject:
         self.is_labels = "accuracy" in self.map and bool(self.map["accuracy"].notna().all())
         self.seeds = cells.groupby("variant", sort=False)["run"].nunique()
         self.has_seeds = bool((self.seeds > 1).any())
-        self.shown = best_variants(self.final)  # by figures
-        names_shown = self.shown["variant"].unique() if len(cells) else logged["variant"].unique()[:MAX_SERIES]
+        self.shown = figures.best_variants(self.final)  # by figures
+        names_shown = self.shown["variant"].unique() if len(cells) else logged["variant"].unique()[: figures.MAX_SERIES]
         is_shown = logged["variant"].isin(names_shown)
         self.styles = series_styles(self.shown)
         self.curves = logged[is_shown] if is_shown.any() else logged
@@ -132,7 +121,7 @@ class Subject:
 
     def embed(self, figure: "Figure", caption: str) -> Markup:
         """A figure as SVG with its caption; one with a large map as a picture."""
-        if all(np.prod(image.get_size()) <= MAX_NUMBERS for ax in figure.axes for image in ax.images):
+        if all(np.prod(image.get_size()) <= figures.MAX_NUMBERS for ax in figure.axes for image in ax.images):
             drawn = Markup(svg(figure, f"f{next(self.names)}"))
         else:
             file = BytesIO()
@@ -155,21 +144,23 @@ def overview(it: Subject) -> Parts:
     if it.is_text:
         with suppress(UserError):  # without a validation split
             note = f"Validation loss by step{'; bands: lowest and highest seed' * it.has_seeds}."
-            yield it.embed(training(it.curves, "validation", styles=it.styles), note + few)
+            yield it.embed(figures.training(it.curves, "validation", styles=it.styles), note + few)
     elif it.has_parts:
-        yield it.embed(forests({"": it.shown}, it.metric), FOREST_NOTE + few)
+        yield it.embed(figures.forests({"": it.shown}, it.metric), figures.FOREST_NOTE + few)
     if it.is_text or it.has_parts:
         return
     if it.is_labels:
         note = "Share of the rows whose t-th label is correct. Shaded: trained positions; dotted: memorizing them."
-        yield it.embed(counts({"": it.shown}), note + few)
+        yield it.embed(figures.counts({"": it.shown}), note + few)
     if len(axes) == 2 and len(it.map) > len(along) and is_share(it.metric or "exact_match"):
         few_maps = {"": it.shown[it.shown["variant"].isin(variants[:MAX_MAPS])]}
         note = "Red: the sizes of training. A cell reads 100 or 0 only where all or none were right."
-        yield it.embed(maps(few_maps, it.metric), "Medians over seeds. " * it.has_seeds + note + few)
+        yield it.embed(figures.maps(few_maps, it.metric), "Medians over seeds. " * it.has_seeds + note + few)
     if len(axes) in (1, 2) and len(along):
         bands = "lowest and highest of the converged seeds" if it.has_seeds else "95 % intervals over questions"
-        yield it.embed(lengths({"": it.shown}, it.metric), f"Bands: {bands}. Shaded: the lengths of training.{few}")
+        yield it.embed(
+            figures.lengths({"": it.shown}, it.metric), f"Bands: {bands}. Shaded: the lengths of training.{few}"
+        )
 
 
 def results(it: Subject) -> Parts:
@@ -342,7 +333,7 @@ def asked(it: Subject) -> Parts:
 def seeds(it: Subject) -> Parts:
     """Every seed of every region."""
     if it.has_seeds and not it.is_text and not it.has_parts and len(it.map):
-        yield it.embed(forests({"": it.shown}, it.metric), FOREST_NOTE)
+        yield it.embed(figures.forests({"": it.shown}, it.metric), figures.FOREST_NOTE)
 
 
 def settings(it: Subject) -> Parts:
@@ -359,7 +350,7 @@ def curves(it: Subject) -> Parts:
     """Loss, and the score on the validation splits, by step."""
     if len(it.logged) and not it.is_text:
         note = "Medians over seeds; bands: lowest and highest." * (len(it.cells) > 0 and it.has_seeds)
-        yield it.embed(training(it.curves, styles=it.styles), note)
+        yield it.embed(figures.training(it.curves, styles=it.styles), note)
 
 
 def samples(it: Subject) -> Parts:
@@ -464,7 +455,7 @@ def _subjects(
     entries: Sequence[RunEntry], metric: str | None, baseline: str | None, damage: list[str]
 ) -> dict[str, Subject]:
     """The done runs by task, with their cells; lines that cannot be read are added to `damage`."""
-    done = [one for one in entries if one.state is None or one.state.status == "done"]
+    done = [one for one in entries if one.is_done]
     cells, logged, names = cells_of(done), metrics_of(done, damage.append), count()
     if metric is not None:
         check_metric(cells, metric)
@@ -500,14 +491,8 @@ def write_study_page(folder: Path, question: str) -> Path:
     html = page(entries, folder.name, question=question, kind="a study")
     path = write_output(folder / "report.html", html.encode(), place="runs")
     with suppress(UserError):  # where nothing was evaluated on a grid
-        done = [one for one in entries if one.state and one.state.status == "done"]
-        save(plot("compare", done), path.with_name("figure.png"))
+        save(figures.plot("compare", [one for one in entries if one.is_done]), path.with_name("figure.png"))
     return path
-
-
-def write_page(path: str | Path, text: str) -> Path:
-    """Writes a page and returns its path."""
-    return write_output(path, text.encode(), "The records are unchanged.")
 
 
 def card(folder: Path, title: str, introduction: str, metadata: Mapping[str, Any]) -> str:
@@ -545,10 +530,8 @@ def _reproduction(entries: Sequence[RunEntry]) -> dict[str, Any]:
     firsts = list({one.variant: one for one in reversed(entries)}.values())[::-1][:MAX_ROWS]
     heads = [read_header(one.folder / RECIPE_FILE) for one in firsts]
     known: dict[tuple[str, str], list[str]] = {}
-    for name in ("parameters", "training", "times", "hardware", "git", "versions"):
+    for name in ("parameters", "ended", "times", "hardware", "git", "versions"):
         for one, head in zip(firsts, heads, strict=True):
-            ended = {name: count for name, count in (head.get("ended") or {}).items() if name != "stop_reason"}
-            head = {**head, "training": ended}
             known.setdefault((name, _plain(head.get(name))), []).append(one.variant)
     rows = [(*one, joined(own, 3) * (len(own) < len(heads))) for one, own in known.items() if one[1]]
     width = 2 if all(len(own) == len(heads) for own in known.values()) else 3
