@@ -16,20 +16,8 @@ import numpy as np
 from numerate.errors import UserError, check_choice, did_you_mean
 from numerate.evaluation.labels import LabelCounts
 from numerate.evaluation.statistics import seed_band
+from numerate.results import style
 from numerate.results.rows import LANGUAGE_METRICS, REGIONS, RunEntry, by_task, cells_of, metrics_of
-from numerate.results.style import (
-    COLUMN,
-    GREY,
-    PAGE,
-    SHADE,
-    TRAINED,
-    WIDTHS,
-    figure_style,
-    new_axes,
-    new_figure,
-    ramp,
-    series_styles,
-)
 from numerate.results.summary import (
     ALL_OOD,
     MIN_SEEDS,
@@ -83,10 +71,10 @@ def heat_map(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | None
     found = found.merge(inside[[*names, "region"]].drop_duplicates(names))
     found = found.assign(trained=(found["region"] == "in_distribution").astype(float))
     values, trained = (found.pivot(index=names[0], columns=names[1], values=name) for name in ("value", "trained"))
-    with figure_style():
-        ax = ax or new_axes(COLUMN, 3.0)
+    with style.figure_style():
+        ax = ax or style.new_axes(style.COLUMN, 3.0)
         square: Any = "equal" if 0.5 <= len(values) / len(values.columns) <= 2 else "auto"
-        ax.imshow(values, cmap=ramp(), vmin=0, vmax=1, aspect=square, interpolation="nearest")
+        ax.imshow(values, cmap=style.ramp(), vmin=0, vmax=1, aspect=square, interpolation="nearest")
         _write_numbers(ax, values.to_numpy())
         _draw_border(ax, trained.fillna(0).to_numpy())
         for axis, sizes in ((ax.xaxis, values.columns), (ax.yaxis, values.index)):
@@ -132,8 +120,8 @@ def _draw_border(ax: "Axes", inside: Any) -> None:
     padded = np.pad(inside, 1) - 0.5
     across, down = (np.argwhere(np.diff(padded, axis=axis)) - 0.5 for axis in (0, 1))
     lines = [[(x - 1, y), (x, y)] for y, x in across] + [[(x, y - 1), (x, y)] for y, x in down]
-    style: Any = {"colors": TRAINED, "linewidths": 1.5, "capstyle": "projecting", "clip_on": False, "zorder": 5}
-    ax.add_collection(LineCollection(lines, **style))
+    look: Any = {"colors": style.TRAINED, "linewidths": 1.5, "capstyle": "projecting", "clip_on": False, "zorder": 5}
+    ax.add_collection(LineCollection(lines, **look))
 
 
 def by_length(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | None = None) -> "Axes":
@@ -148,12 +136,12 @@ def by_length(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | Non
     along, names = diagonal(frame), grid_axes(frame)
     if not len(along) or has_parts(frame):
         raise UserError("by_length: needs cells where all axes have the same size; forest compares parts")
-    styles, kept, metric = series_styles(along), {*converged(frame)["run"]}, metric or default_metric(along)
-    with figure_style():
-        ax = ax or new_axes()
+    styles, kept, metric = style.series_styles(along), {*converged(frame)["run"]}, metric or default_metric(along)
+    with style.figure_style():
+        ax = ax or style.new_axes()
         for variant, own in along.groupby("variant", sort=False):
             runs = {*own["run"]}
-            options = styles[variant] if runs & kept else styles[variant] | {"color": GREY}
+            options = styles[variant] if runs & kept else styles[variant] | {"color": style.GREY}
             found = summary(own[own["run"].isin(kept & runs or runs)], by=["length"], metric=metric)
             found = found[found["seeds"] == found["seeds"].max()].sort_values("length")
             note = f" ({len(runs & kept)} of {len(runs)} seeds)" if runs & kept else " (did not converge)"
@@ -162,7 +150,8 @@ def by_length(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | Non
         lengths, trained = along["length"], along.loc[along["region"] == "in_distribution", "length"]
         known = summary(along, by=["length", "region"], metric=metric).sort_values("length").dropna(subset="baseline")
         if len(known):
-            ax.plot(known["length"], known["baseline"], ":", color=GREY, linewidth=1, label="memorizing")
+            ax.plot(known["length"], known["baseline"], ":", color=style.GREY, linewidth=1, label="memorizing")
+        ax.locator_params(axis="x", integer=True)
         if len(trained):
             _shade_training(ax, trained.min(), trained.max())
         if len(trained) and lengths.max() >= 10 * trained.max():
@@ -192,13 +181,13 @@ def by_count(frame: "DataFrame", ax: "Axes | None" = None) -> "Axes":
         found = labels.accuracy_by_position()
         curves.setdefault(variant, []).append(([t for t, *_ in found], [right / total for _, right, total in found]))
         trained = max(trained, labels.max_training_labels or 0)
-    with figure_style():
-        ax = ax or new_axes()
-        _draw_seeds(ax, curves, series_styles(frame))
+    with style.figure_style():
+        ax = ax or style.new_axes()
+        _draw_seeds(ax, curves, style.series_styles(frame))
         if trained:
             _shade_training(ax, 1, trained)
             ends = [1, trained + 0.5, trained + 0.5, max(trained + 1, ax.get_xlim()[1])]
-            ax.plot(ends, [1, 1, 0, 0], ":", color=GREY, linewidth=1, label="memorizing")
+            ax.plot(ends, [1, 1, 0, 0], ":", color=style.GREY, linewidth=1, label="memorizing")
         ax.set(xlabel="position of the label in its row", ylabel="accuracy, %")
         _percent_axis(ax.yaxis)
         _legend(ax)
@@ -227,9 +216,9 @@ def training_curves(
     curves: dict[str, list[tuple[list[int], list[float]]]] = {}
     for (variant, _), own in known.groupby(["variant", "run"], sort=False):
         curves.setdefault(variant, []).append((own["step"].tolist(), own[y].tolist()))
-    with figure_style():
-        ax = ax or new_axes()
-        _draw_seeds(ax, curves, series_styles(frame) | dict(styles))
+    with style.figure_style():
+        ax = ax or style.new_axes()
+        _draw_seeds(ax, curves, style.series_styles(frame) | dict(styles))
         name = {None: "training", "ood_validation": "OOD validation"}.get(split, split)
         is_loss = y in ("loss", "validation_loss")
         ax.set(xlabel="step", ylabel=f"{name} {'loss, nats per token' if is_loss else metric_title(y)}")
@@ -258,8 +247,8 @@ def _draw_line(ax: "Axes", x: Any, y: Any, band: tuple[Any, Any], options: Mappi
 
 
 def _shade_training(ax: "Axes", low: float, high: float) -> None:
-    ax.axvspan(low - 0.5, high + 0.5, color=SHADE, linewidth=0, zorder=0)
-    ax.axvline(high + 0.5, color=TRAINED, linewidth=1, zorder=1)
+    ax.axvspan(low - 0.5, high + 0.5, color=style.SHADE, linewidth=0, zorder=0)
+    ax.axvline(high + 0.5, color=style.TRAINED, linewidth=1, zorder=1)
 
 
 def _percent_axis(axis: Any) -> None:
@@ -304,14 +293,14 @@ def forest(
         raise UserError(f"region: {region} was not evaluated; there are: {', '.join(regions) or 'none'}")
     region, metric = region or regions[0], metric or default_metric(cells)
     found, kept = scores(cells[cells["region"] == region], ["variant", "region"], metric), converged(frame)["run"]
-    styles = series_styles(frame)
-    with figure_style():
-        ax = ax or new_axes(COLUMN, 0.95 + 0.3 * len(styles))
+    styles = style.series_styles(frame)
+    with style.figure_style():
+        ax = ax or style.new_axes(style.COLUMN, 0.95 + 0.3 * len(styles))
         for y, (variant, options) in enumerate(styles.items()):
             own, color = found[found["variant"] == variant], options["color"]
             counts = own["run"].isin(kept) | (region == "in_distribution") | (len(own) == 1)
             ticks, crosses = own.loc[counts, "value"], own.loc[~counts, "value"]
-            for values, mark, shade in ((crosses, "x", GREY), (ticks, "|", color)):
+            for values, mark, shade in ((crosses, "x", style.GREY), (ticks, "|", color)):
                 ax.plot(values, [y + 0.28] * len(values), mark, color=shade, markersize=3.5, markeredgewidth=0.8)
             for _, seeds in over_seeds(own[counts], ["variant"], "iqm", bootstrap=True).iterrows():
                 width = 2.2 if seeds["seeds"] >= MIN_SEEDS else 0.9
@@ -342,10 +331,10 @@ def attention_maps(frame: "DataFrame", ax: "Axes | None" = None) -> "Axes":
     columns = frame["head"].map(heads.index) * (width + gap) + frame["key"]
     mosaic[rows, columns] = frame["weight"]
     bound, is_signed = float(np.nanmax(np.abs(mosaic))) or 1.0, bool(np.nanmin(mosaic) < 0)
-    with figure_style():
-        size = PAGE if len(heads) > 3 else COLUMN
-        ax = ax or new_axes(size, min(9.0, 0.7 + size * 0.85 * mosaic.shape[0] / mosaic.shape[1]))
-        colors, low = ("PuOr", -bound) if is_signed else (ramp(), 0.0)
+    with style.figure_style():
+        size = style.PAGE if len(heads) > 3 else style.COLUMN
+        ax = ax or style.new_axes(size, min(9.0, 0.7 + size * 0.85 * mosaic.shape[0] / mosaic.shape[1]))
+        colors, low = ("PuOr", -bound) if is_signed else (style.ramp(), 0.0)
         image = ax.imshow(mosaic, cmap=colors, vmin=low, vmax=bound, aspect="equal", interpolation="nearest")
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
@@ -375,9 +364,9 @@ def maps_figure(rows: Sequence[Any], title: str) -> "Figure":
         frame = DataFrame({"head": head, "query": query, "key": key, "weight": row.weights.ravel()})
         frame = frame.assign(layer=row.layer, key_token=np.array(row.keys)[key])
         frames.setdefault((row.kind, row.weights.shape[0]), []).append(frame)
-    with figure_style():
+    with style.figure_style():
         heights = [max(1.6, 1.7 * len(own)) for own in frames.values()]
-        figure = new_figure(PAGE, min(sum(heights) + 0.4, 30))
+        figure = style.new_figure(style.PAGE, min(sum(heights) + 0.4, 30))
         figure.suptitle(title, fontsize=8)
         grid = figure.subplots(len(frames), 1, squeeze=False, gridspec_kw={"height_ratios": heights}).flat
         for ((kind, _), own), ax in zip(frames.items(), grid, strict=True):
@@ -402,8 +391,8 @@ def panels(
     common; a single one is narrower than a page. Maps have one bar for the colors of `metric`."""
     columns = max(1, min(columns, len(drawn), int(width / 2.2)))
     rows = -(-len(drawn) // columns)
-    with figure_style():
-        figure = new_figure(width if columns > 1 else min(width, PAGE * 0.75), rows * height)
+    with style.figure_style():
+        figure = style.new_figure(width if columns > 1 else min(width, style.PAGE * 0.75), rows * height)
         grid = figure.subplots(rows, columns, squeeze=False, sharex="x" in share, sharey="y" in share).flat
         for i, ((title, draw), ax) in enumerate(zip(drawn, grid, strict=False)):
             draw(ax=ax)
@@ -433,7 +422,7 @@ def best_variants(frame: "DataFrame", most: int = MAX_SERIES) -> "DataFrame":
     return frame[frame["variant"].isin([variants[0], *(name for name in best if name != variants[0])][:most])]
 
 
-def maps(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "Figure":
+def maps(tasks: "Tasks", metric: str | None = None, width: float = style.PAGE) -> "Figure":
     """A map for each variant, of lists also one of their first label; of sizes along one line alone the scores by
     length."""
     cells = [own for cells in tasks.values() for _, own in cells.groupby("variant", sort=False)]
@@ -451,12 +440,12 @@ def maps(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "Fig
     return panels(drawn, width, columns=2 if len(drawn) in (2, 4) else 3, height=2.6, metric=metric)
 
 
-def lengths(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "Figure":
+def lengths(tasks: "Tasks", metric: str | None = None, width: float = style.PAGE) -> "Figure":
     """Scores by length, a panel for each task."""
     return _series(tasks, partial(by_length, metric=metric), width)
 
 
-def counts(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "Figure":
+def counts(tasks: "Tasks", metric: str | None = None, width: float = style.PAGE) -> "Figure":
     """The accuracy at each position of labels, a panel for each task."""
     return _series(tasks, by_count, width)
 
@@ -473,7 +462,7 @@ def _series(tasks: "Tasks", draw: Callable[..., "Axes"], width: float) -> "Figur
     return panels(drawn, width, height=max(2.9, 2.3 + 0.15 * most), share="y" if len(tasks) > 1 else "xy")
 
 
-def compared(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "Figure":
+def compared(tasks: "Tasks", metric: str | None = None, width: float = style.PAGE) -> "Figure":
     """A map of each of the best variants, and all of these by length."""
     (cells, *others) = tasks.values()
     if others or len(grid_axes(cells)) != 2 or len(diagonal(cells)) == len(cells):
@@ -485,7 +474,7 @@ def compared(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> 
     return panels(drawn, width, columns=2 if len(drawn) in (2, 4) else 3, height=2.8)
 
 
-def forests(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "Figure":
+def forests(tasks: "Tasks", metric: str | None = None, width: float = style.PAGE) -> "Figure":
     """The regions of all variants side by side; of several tasks those of the first with several seeds or parts."""
     several = [cells for cells in tasks.values() if (cells.groupby("variant")["run"].nunique() > 1).any()]
     several += [cells for cells in tasks.values() if has_parts(cells)]
@@ -498,7 +487,7 @@ def forests(tasks: "Tasks", metric: str | None = None, width: float = PAGE) -> "
 
 
 def training(
-    logged: "DataFrame", kind: str = "training", width: float = PAGE, styles: Mapping[str, Any] = {}
+    logged: "DataFrame", kind: str = "training", width: float = style.PAGE, styles: Mapping[str, Any] = {}
 ) -> "Figure":
     """What was logged in training: the loss, and scores on the validation splits; or the validation loss of text."""
     if not len(logged):
@@ -538,7 +527,7 @@ def plot(
     """
     if kind not in FIGURES:
         raise UserError(f"plot: there is no {kind!r}; there are: {', '.join(FIGURES)}.{did_you_mean(kind, FIGURES)}")
-    check_choice("size", size, WIDTHS)
+    check_choice("size", size, style.WIDTHS)
     if not entries:
         raise UserError(f"plot: no runs are named; for example numerate plot {kind} latest out=figure.png")
     cells, logged = cells_of(entries), metrics_of(entries)
@@ -553,11 +542,11 @@ def plot(
         check_metric(cells, metric)
     kind = "validation" if default_metric(cells) in LANGUAGE_METRICS else kind
     if kind in ("training", "validation"):
-        return training(logged, kind, WIDTHS[size])
+        return training(logged, kind, style.WIDTHS[size])
     chosen = of_map(reported(cells, checkpoint))
     if not len(chosen):
         where = f" at the {checkpoint} checkpoint" if checkpoint else ""
         raise UserError(f"plot: {kind} needs runs that were evaluated on a grid{where}")
     tasks = {name: chosen[chosen["run"].isin({one.run for one in own})] for name, own in by_task(entries).items()}
     kind = "intervals" if any(map(has_parts, tasks.values())) else kind  # parts have no map and no length
-    return FIGURES[kind](tasks, metric, WIDTHS[size])
+    return FIGURES[kind](tasks, metric, style.WIDTHS[size])

@@ -20,7 +20,7 @@ from numerate.results.summary import (
     reported,
     summary,
 )
-from numerate.results.words import REGION_NAMES, cell_name, joined, metric_name, percent, span, value_text
+from numerate.results.words import REGION_NAMES, capitalized, cell_name, joined, metric_name, percent, span, value_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -98,7 +98,7 @@ def headline(frame: "DataFrame", operator: str | None = None) -> str:
         return "Only strata have been evaluated." if variants else "Nothing has been evaluated yet."
     metric, opening = default_metric(cells), ""
     if metric in LANGUAGE_METRICS or has_parts(frame):
-        clauses = _scores(frame, metric)
+        clauses = _regions(frame, metric)
     else:
         trained = cells[cells["region"] == "in_distribution"]
         axes = grid_axes(frame)
@@ -113,11 +113,7 @@ def headline(frame: "DataFrame", operator: str | None = None) -> str:
     uncertainty.append(("one seed" if is_single else f"medians of {span(seeds)} seeds") + " each" * (variants > 1))
     uncertainty.append(f"brackets: {'95 % intervals over questions' if is_single else 'lowest and highest seed'}")
     uncertainty += ["the best of many variants is partly the best by chance"] * (variants > MAX_CLAUSES)
-    return f"{opening}{'; '.join(clauses)}. {_capitalized('; '.join(uncertainty))}."
-
-
-def _capitalized(text: str) -> str:
-    return text[0].upper() + text[1:]
+    return f"{opening}{'; '.join(clauses)}. {capitalized('; '.join(uncertainty))}."
 
 
 def _reaches(frame: "DataFrame", operator: str | None) -> list[str]:
@@ -144,30 +140,30 @@ def _reaches(frame: "DataFrame", operator: str | None) -> list[str]:
     reasons = frame.groupby("variant")["non_causal_reason"].first() if "non_causal_reason" in frame else {}
     clauses = []
     for name, (farthest, first, stratum) in found.items():
-        there = f"{_score(trained.loc[name])} in distribution" if name in trained.index else ""
+        there = f"{_value(trained.loc[name])} in distribution" if name in trained.index else ""
         seeds = f", in the {num_kept.get(name, 0)} of {num_seeds[name]} seeds that converged"
         seeds = seeds if num_kept.get(name, 0) < num_seeds[name] else ""
-        limit = stratum is not None and f"{_score(stratum)} on {stratum['questions_of']} with n = {stratum['size']:,}"
+        limit = stratum is not None and f"{_value(stratum)} on {stratum['questions_of']} with n = {stratum['size']:,}"
         if isinstance(reason := reasons.get(name), str):
             text = f": not comparable (non-causal): {reason}"
         elif there and name not in num_kept:
             is_trained = frame.loc[frame["variant"] == name, "step"].any()
-            then = "" if first is None else f", {_score(first)} at {at(first['length'])}"
+            then = "" if first is None else f", {_value(first)} at {at(first['length'])}"
             text = f" {'did not converge' if is_trained else 'was not trained'} ({there}{then})"
         elif first is None or (farthest is None and limit):
             but = f" but has {limit}" if limit else ", nothing beyond was evaluated"
             text = f" converged ({there}{seeds}){but}"
         elif farthest is None:
-            text = f" falls to {_score(first)} at {at(first['length'])}{seeds}"
+            text = f" falls to {_value(first)} at {at(first['length'])}{seeds}"
         else:
             then = f"; then {limit}" if limit else ""
-            best = f"{_score(farthest)} there{seeds}{then}"
+            best = f"{_value(farthest)} there{seeds}{then}"
             text = f" stays at {least} % or more up to {at(farthest['length'])} ({best})"
         clauses.append(f"{name}{text}")
     return clauses
 
 
-def _score(row: "Series[Any]") -> str:
+def _value(row: "Series[Any]") -> str:
     text = value_text(row["metric"], row["value"], row["low"], row["high"])
     if row["metric"] in LANGUAGE_METRICS:
         return text
@@ -176,7 +172,7 @@ def _score(row: "Series[Any]") -> str:
     return f"{value} %{bracket}{interval}{memorizing}"
 
 
-def _scores(frame: "DataFrame", metric: str) -> list[str]:
+def _regions(frame: "DataFrame", metric: str) -> list[str]:
     """The scores of parts region by region, and of text with the contexts of training."""
     found, clauses, is_loss = summary(frame), [], is_lower_better(metric)
     trained = found[found["region"] == "in_distribution"]
@@ -184,6 +180,6 @@ def _scores(frame: "DataFrame", metric: str) -> list[str]:
         best = inside.sort_values("value", ascending=is_loss, kind="stable").head(MAX_CLAUSES)
         where = "" if is_loss and len(trained) else f" {REGION_NAMES.get(str(region), region)}"
         few = f" (the best of {len(inside)})" * (len(inside) > MAX_CLAUSES)
-        texts = [f"{row['variant']} {_score(row)}" for _, row in best.iterrows()]
+        texts = [f"{row['variant']} {_value(row)}" for _, row in best.iterrows()]
         clauses.append(f"{metric_name(metric)}{where}{few}: {joined(texts)}")
-    return [_capitalized(clauses[0]), *clauses[1:]]
+    return [capitalized(clauses[0]), *clauses[1:]]

@@ -62,6 +62,7 @@ from numerate.results.summary import (
 from numerate.results.tables import Table, pivot, to_markdown, to_text
 from numerate.results.words import (
     REGION_NAMES,
+    capitalized,
     cell_name,
     is_share,
     joined,
@@ -79,14 +80,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame, Series
 
-MAX_SAMPLES, MAX_SAMPLE_VARIANTS = 24, 4
-"""Questions with predictions on a page, and variants whose predictions stand side by side."""
-
-MAX_MAPS = 6
-"""Variants with a map of their own."""
-
-MAX_ROWS = 40
-"""Rows of a table that is not folded."""
+MAX_SAMPLES, MAX_SAMPLE_VARIANTS, MAX_MAPS, MAX_ROWS = 24, 4, 6, 40
+"""Questions with predictions, variants whose predictions stand side by side, variants with a map of their own, and rows
+of a table that is not folded."""
 
 
 @dataclass
@@ -182,15 +178,17 @@ def results(it: Subject) -> Parts:
     regions = found["region"].map(lambda name: REGION_NAMES.get(name, name))
     titles = ": " + found["metric"].map(metric_title) if len(metrics) > 1 else ", %" * is_share(metrics[0])
     order = {name: i for i, name in enumerate(REGION_NAMES)}  # other contexts of text come last
-    wide = _with_memorizing(found, regions + titles).sort_values("region", key=lambda x: x.map(order), kind="stable")
+    shown = _with_memorizing(found, regions + titles)
+    columns = shown.sort_values("region", key=lambda names: names.map(order), kind="stable")["column"].unique()
     keys = ["variant", *["checkpoint"] * has_best]
-    table = pivot(_with_memorizing(found, regions + titles), keys, "column")[[*keys, *wide["column"].unique()]]
+    table = pivot(shown, keys, "column")[[*keys, *columns]]
     if it.has_seeds and not (it.is_text or it.has_parts):
         kept = it.converged.groupby("variant")["run"].nunique()
         table.insert(len(keys), "converged", [f"{kept.get(name, 0)}/{it.seeds[name]}" for name in table["variant"]])
     brackets = "lowest and highest seed" if it.has_seeds else "95 % intervals over questions; seeds may differ more"
     what = f"{metric_title(metrics[0])}{'; medians over seeds' * it.has_seeds}; brackets: {brackets}"
-    notes = [f"{what[0].upper()}{what[1:]}. All cells of a region weigh the same.", _sizes(it, found)]
+    weigh = " All cells of a region weigh the same." * (metrics[0] == "exact_match")
+    notes = [f"{capitalized(what)}.{weigh}", _sizes(it, found)]
     if len(shared_cells(it.map)) < len(it.map):
         notes.append("The runs were evaluated on different cells: means of regions are over those that all have.")
     if default_metric(it.cells) == "bits_per_byte":
@@ -245,10 +243,9 @@ def _by(it: Subject, by: str, metrics: Sequence[str] = (), fold: str = "") -> Ta
                 place = f"{place}{', mean of modules' * is_mean}"
                 rows.append({**key, by: place, "metric": base_metric(name), **vars(one)})
     found = over_seeds(DataFrame(rows), ["variant", by, "metric"])
-    order = ("exact_match", *LABEL_METRICS, *ANSWER_METRICS)
-    ranks = {name: i for i, name in enumerate(order)}  # scores of one's own come last
+    ranks = {name: i for i, name in enumerate(("exact_match", *LABEL_METRICS, *ANSWER_METRICS))}  # own ones come last
     found = found[found["metric"].isin(metrics)] if metrics else found
-    found["baseline"] = found["baseline"].mask(found[by] == REGION_NAMES["in_distribution"])
+    found = found.assign(baseline=found["baseline"].mask(found[by] == REGION_NAMES["in_distribution"]))
     found = _with_memorizing(found, found["metric"].map(metric_title))
     found = found.sort_values("metric", key=lambda names: names.map(ranks), kind="stable")
     return _table(pivot(found, ["variant", by], "column"), fold=fold)

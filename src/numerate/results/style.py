@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-COLUMN, PAGE, SLIDE = 3.4, 7.2, 5.6
+COLUMN, PAGE = 3.4, 7.2
+WIDTHS = {"column": COLUMN, "page": PAGE, "slide": 5.6}
 """Widths in inches of a figure for a column of a paper, for its page, and for a slide."""
-
-WIDTHS = {"column": COLUMN, "page": PAGE, "slide": SLIDE}
 
 RAMP = ("#f6f4ec", "#cfe5d0", "#7cc4bd", "#3a8fb7", "#24599c", "#12275c")
 """Equally spaced stops of the color of a share, from 0 to 1."""

@@ -109,6 +109,11 @@ def span(numbers: Iterable[int]) -> str:
     return " to ".join(f"{one:,}" for one in dict.fromkeys((known[0], known[-1])))
 
 
+def capitalized(text: str) -> str:
+    """A text that begins with a capital letter."""
+    return text[0].upper() + text[1:]
+
+
 def p_text(p: float) -> str:
     """A p-value with two digits."""
     return "<0.001" if p < 0.001 else "1" if p >= 0.995 else f"{p:.2g}"
