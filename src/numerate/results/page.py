@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from io import BytesIO
 from itertools import chain, count
 from pathlib import Path
 from textwrap import wrap
@@ -39,7 +38,7 @@ from numerate.results.rows import (
     metrics_of,
     settings_columns,
 )
-from numerate.results.style import figure_style, save, series_styles, svg
+from numerate.results.style import content, save, series_styles, svg
 from numerate.results.summary import (
     SUCCESS,
     Measures,
@@ -120,10 +119,8 @@ class Subject:
         if all(np.prod(image.get_size()) <= figures.MAX_NUMBERS for ax in figure.axes for image in ax.images):
             drawn = Markup(svg(figure, f"f{next(self.names)}"))
         else:
-            file = BytesIO()
-            with figure_style():
-                figure.savefig(file, format="png", dpi=130, metadata={"Software": None})
-            drawn = Markup('<img alt="" src="data:image/png;base64,{}">').format(b64encode(file.getvalue()).decode())
+            code = b64encode(content(figure, "png", 130)).decode()
+            drawn = Markup('<img alt="" src="data:image/png;base64,{}">').format(code)
         return Markup("<figure>{}<figcaption>{}</figcaption></figure>").format(drawn, caption)
 
 
@@ -189,6 +186,8 @@ def results(it: Subject) -> Parts:
     what = f"{metric_title(metrics[0])}{'; medians over seeds' * it.has_seeds}; brackets: {brackets}"
     weigh = " All cells of a region weigh the same." * (metrics[0] == "exact_match")
     notes = [f"{capitalized(what)}.{weigh}", _sizes(it, found)]
+    if lacking := [name for name in it.seeds.index if name not in {*table["variant"]}]:
+        notes.append(f"Without a value: {joined(lacking)}.")
     if len(shared_cells(it.map)) < len(it.map):
         notes.append("The runs were evaluated on different cells: means of regions are over those that all have.")
     if default_metric(it.cells) == "bits_per_byte":

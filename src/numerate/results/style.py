@@ -125,17 +125,21 @@ def series_styles(frame: "DataFrame") -> dict[str, dict[str, Any]]:
     }
 
 
-def svg(figure: "Figure", name: str) -> str:
-    """A figure as SVG for a page: without a date, the same each time, with ids that begin with `name`, since all
-    figures of a page share one space of ids; larger than on paper, with letters of 12 to 14 pixels."""
-    content = io.StringIO()
+def content(figure: "Figure", kind: str, dpi: int = 300) -> bytes:
+    """A figure as a file of one of the `SUFFIXES`, the same each time."""
+    file = io.BytesIO()
     with figure_style():
-        figure.savefig(content, format="svg", metadata=SUFFIXES["svg"])
-    text = content.getvalue()
+        figure.savefig(file, format=kind, dpi=dpi, metadata=SUFFIXES[kind])
+    return file.getvalue()
+
+
+def svg(figure: "Figure", name: str) -> str:
+    """A figure as SVG for a page, larger than on paper (letters of 12 to 14 pixels), with ids that begin with `name`,
+    since all figures of a page share one space of ids."""
+    text = content(figure, "svg").decode()
     text = text[text.index("<svg") :]
-    text = re.sub(
-        r'width="([\d.]+)pt" height="[\d.]+pt"', lambda size: f'width="{float(size[1]) * 1.75:.0f}"', text, count=1
-    )
+    size = r'width="([\d.]+)pt" height="[\d.]+pt"'
+    text = re.sub(size, lambda found: f'width="{float(found[1]) * 1.75:.0f}"', text, count=1)
     text = re.sub(r'\bid="', f'id="{name}-', text)
     return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
 
@@ -145,10 +149,7 @@ def save(figure: "Figure", path: str | Path, dpi: int = 300) -> Path:
 
     Raises `UserError` for another suffix, and for an existing file that is no such figure.
     """
-    kind, content = check_path(path), io.BytesIO()
-    with figure_style():
-        figure.savefig(content, format=kind, dpi=dpi, metadata=SUFFIXES[kind])
-    return write_output(path, content.getvalue())
+    return write_output(path, content(figure, check_path(path), dpi))
 
 
 def check_path(path: str | Path) -> str:
