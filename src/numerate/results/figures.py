@@ -422,22 +422,20 @@ def best_variants(frame: "DataFrame", most: int = MAX_SERIES) -> "DataFrame":
     return frame[frame["variant"].isin([variants[0], *(name for name in best if name != variants[0])][:most])]
 
 
-def maps(tasks: "Tasks", metric: str | None = None, width: float = style.PAGE) -> "Figure":
-    """A map for each variant, of lists also one of their first label; of sizes along one line alone the scores by
-    length."""
-    cells = [own for cells in tasks.values() for _, own in cells.groupby("variant", sort=False)]
-    if any(len(grid_axes(own)) != 2 or len(diagonal(own)) == len(own) for own in cells):
+def maps(tasks: "Tasks", metric: str | None = None, width: float = style.PAGE, *further: "Panel") -> "Figure":
+    """A map for each variant, of lists also one of their first label, and further panels; of sizes along one line alone
+    the scores by length."""
+    frames = [(str(name), own) for cells in tasks.values() for name, own in cells.groupby("variant", sort=False)]
+    if any(len(grid_axes(own)) != 2 or len(diagonal(own)) == len(own) for _, own in frames):
         return lengths(tasks, metric, width)
-    frames = [(own["variant"].iloc[0], own) for own in cells]
-    is_list = ["items" in own and "first_token_correct" in own and metric is None for own in cells]
-    frames += [
-        (f"{name}: first label", own.assign(correct=own["first_token_correct"]))
-        for (name, own), has_items in zip(frames, is_list, strict=True)
-        if has_items
-    ]
-    metric = metric or default_metric(cells[0])
-    drawn = [(name, partial(heat_map, own, metric=metric, bar=False)) for name, own in frames]
-    return panels(drawn, width, columns=2 if len(drawn) in (2, 4) else 3, height=2.6, metric=metric)
+    for name, own in list(frames):
+        if metric is None and "items" in own and "first_token_correct" in own:
+            frames.append((f"{name}: first label", own.assign(correct=own["first_token_correct"])))
+    metric = metric or default_metric(frames[0][1])
+    drawn: list[Panel] = [(name, partial(heat_map, own, metric=metric, bar=False)) for name, own in frames]
+    drawn += further
+    columns = 2 if len(drawn) in (2, 4) else 3
+    return panels(drawn, width, columns=columns, height=2.8 if further else 2.6, metric="" if further else metric)
 
 
 def lengths(tasks: "Tasks", metric: str | None = None, width: float = style.PAGE) -> "Figure":
@@ -463,15 +461,11 @@ def _series(tasks: "Tasks", draw: Callable[..., "Axes"], width: float) -> "Figur
 
 
 def compared(tasks: "Tasks", metric: str | None = None, width: float = style.PAGE) -> "Figure":
-    """A map of each of the best variants, and all of these by length."""
-    (cells, *others) = tasks.values()
-    if others or len(grid_axes(cells)) != 2 or len(diagonal(cells)) == len(cells):
+    """A map of each of the best variants, and all of these by length; of several tasks the lengths alone."""
+    if len(tasks) > 1:
         return lengths(tasks, metric, width)
-    shown, metric = best_variants(cells, 5), metric or default_metric(cells)
-    frames = shown.groupby("variant", sort=False)
-    drawn: list[Panel] = [(str(name), partial(heat_map, own, metric=metric, bar=False)) for name, own in frames]
-    drawn.append(("", partial(by_length, shown, metric=metric)))
-    return panels(drawn, width, columns=2 if len(drawn) in (2, 4) else 3, height=2.8)
+    shown = best_variants(*tasks.values(), 5)
+    return maps({"": shown}, metric, width, ("", partial(by_length, shown, metric=metric)))
 
 
 def forests(tasks: "Tasks", metric: str | None = None, width: float = style.PAGE) -> "Figure":

@@ -8,8 +8,6 @@ from numerate.results.rows import LANGUAGE_METRICS, REGIONS
 
 REGION_NAMES = {**REGIONS, "ood": "all OOD", "below": "below training"}
 
-DIGIT_AXES = ("first_digits", "second_digits")
-
 LANGUAGE_NAMES = {
     "loss": "loss, nats per token",
     "perplexity": "perplexity",
@@ -87,7 +85,7 @@ def cell_name(sizes: Mapping[str, int], operator: str | None = None, names: Mapp
     >>> cell_name({"first_digits": 3, "second_digits": 4}, "+"), cell_name({"length": 9})
     ('3+4 digits', 'length 9')
     """
-    if not names and tuple(sizes) in (DIGIT_AXES, ("digits",)):
+    if not names and tuple(sizes) in (("first_digits", "second_digits"), ("digits",)):
         return f"{(operator or ' and ').join(f'{size:,}' for size in sizes.values())} digits"
     return ", ".join((names or {}).get(axis) or f"{axis_name(axis)} {size:,}" for axis, size in sizes.items())
 
