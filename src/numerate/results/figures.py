@@ -464,7 +464,7 @@ def compared(tasks: "Tasks", metric: str | None = None, width: float = style.PAG
     """A map of each of the best variants, and all of these by length; of several tasks the lengths alone."""
     if len(tasks) > 1:
         return lengths(tasks, metric, width)
-    shown = best_variants(*tasks.values(), 5)
+    shown = best_variants(next(iter(tasks.values())), 5)
     return maps({"": shown}, metric, width, ("", partial(by_length, shown, metric=metric)))
 
 
