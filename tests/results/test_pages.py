@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from numerate.errors import UserError
 from numerate.evaluation.labels import LabelCounts
 from numerate.evaluation.number_metrics import NumberScores
+from numerate.results.figures import plot
 from numerate.results.page import MAX_ROWS, page, run_page, write_study_page
 from numerate.results.rows import find_runs
 from numerate.runs.engines.engine import Failure
 from numerate.runs.status import study_status
 from numerate.runs.study_folder import StudyFolder
 from results_records import done, failed, recipe, sums
-from run_records import Studies, cell_record, write_run
+from run_records import Studies, cell_record, write_lines, write_run
 
 
 def make(tmp_path: Path, title: str = "a", seed: int = 0, share: float = 0.5, high: int = 6, **more: Any) -> Path:
@@ -170,6 +172,15 @@ def test_a_run_that_was_not_evaluated_has_its_training(tmp_path: Path) -> None:
     text = text_of(run_page(folder))
     assert "Nothing has been evaluated yet." in text
     assert "Training" in text
+
+
+def test_a_run_that_logged_no_number_has_no_curve(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    for lines in ([], [{"step": 1, "loss": "nan"}]):
+        write_lines(folder / "metrics.jsonl", lines)
+        assert "<h2>Training</h2>" not in run_page(folder)
+        with pytest.raises(UserError, match="plot: training needs runs with metrics; train them first"):
+            plot("training", find_runs([folder]))
 
 
 @pytest.mark.parametrize("num_variants", [MAX_ROWS + 1])

@@ -484,16 +484,15 @@ def training(
     logged: "DataFrame", kind: str = "training", width: float = style.PAGE, styles: Mapping[str, Any] = {}
 ) -> "Figure":
     """What was logged in training: the loss, and scores on the validation splits; or the validation loss of text."""
-    if not len(logged):
-        raise UserError(f"plot: {kind} needs runs with metrics; train them first")
     draw = partial(training_curves, logged, styles=styles)
     if kind == "validation":
         return panels([("", partial(draw, split="validation"))], width, height=3.0)
+    known = {split: own.notna().any() for split, own in logged.groupby(logged["split"].fillna("")) if len(logged)}
     score = "accuracy" if "accuracy" in logged else "exact_match"
-    scored = logged.loc[logged[score].notna(), "split"].unique() if score in logged else ()
-    splits = [name for name in ("validation", "ood_validation") if name in scored]
-    drawn = [("", partial(draw, y=score, split=name)) for name in splits]
-    drawn[:0] = [("", draw)] * bool("loss" in logged and logged.loc[logged["split"].isna(), "loss"].notna().any())
+    wanted = [("", "loss"), ("validation", score), ("ood_validation", score)]
+    drawn = [("", partial(draw, y=y, split=name or None)) for name, y in wanted if name in known and known[name].get(y)]
+    if not drawn:
+        raise UserError(f"plot: {kind} needs runs with metrics; train them first")
     return panels(drawn, width, columns=3, height=2.7)
 
 

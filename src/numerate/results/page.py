@@ -346,7 +346,8 @@ def curves(it: Subject) -> Parts:
     """Loss, and the score on the validation splits, by step."""
     if len(it.logged) and not it.is_text:
         note = "Medians over seeds; bands: lowest and highest." * (len(it.cells) > 0 and it.has_seeds)
-        yield it.embed(figures.training(it.curves, styles=it.styles), note)
+        with suppress(UserError):  # where no number was logged
+            yield it.embed(figures.training(it.curves, styles=it.styles), note)
 
 
 def samples(it: Subject) -> Parts:
