@@ -442,8 +442,8 @@ FAULTS = [
     Fault(
         "a row at three position offsets counts as three in its interval",
         "evaluation/labels.py",
-        "(self.targets_by_position[first] if has_ood_labels else self.rows) // self.num_offsets)",
-        "self.targets_by_position[first] if has_ood_labels else self.rows)",
+        "rows = max(1, rows // num_offsets)",
+        "rows = max(1, rows)",
         "tests/evaluation/test_labels.py",
     ),
     Fault(

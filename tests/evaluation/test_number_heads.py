@@ -1,6 +1,7 @@
 """Promises of answers in which a model says numbers beside its tokens: they are what is read and measured."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,9 @@ def test_the_numbers_beside_tokens_are_in_the_text_up_to_its_end() -> None:
     x, a = vocabulary.token_to_id["x"], vocabulary.token_to_id["a"]
     questions = Questions.from_examples([Example("1=", "2"), Example("1=", "a")])
     answers = AnswerScorer(WithValues(), vocabulary, questions)
-    answers.add_predictions([[x, a, EOS, PAD], [a, x, x, a]], torch.tensor([[2.5, 9, 9, 9], [9, -3, 4, 9]]).tolist())
+    ids, values = torch.tensor([[x, a, EOS, PAD], [a, x, x, a]]), torch.tensor([[2.5, 9, 9, 9], [9, -3, 4, 9]])
+    found: Any = SimpleNamespace(ids=ids, number_values=values)
+    answers.add_answers(found)
     assert answers.predictions == ["2.5a", "a-34a"]
 
 

@@ -14,7 +14,6 @@ from numerate.evaluation.generate import greedy_decode
 from numerate.evaluation.sampling import (
     EXCLUDED_SCORE,
     Sampling,
-    apply_repetition_penalty,
     generate,
     process_logits,
     sample_tokens,
@@ -27,7 +26,7 @@ from numerate.vocabulary import EOS, PAD
 from oracle import generated_rows, row_of
 
 LENGTHS = [2, 7, 4, 1, 6, 3]
-MIXED = Sampling(temperature=0.9, top_k=12, top_p=0.95, min_p=0.02, repetition_penalty=1.2, seed=5)
+MIXED = Sampling(temperature=0.9, top_k=12, top_p=0.95, min_p=0.02, seed=5)
 
 
 @pytest.fixture
@@ -73,7 +72,6 @@ def test_random_numbers_are_those_of_their_seed_row_and_place_alone() -> None:
 def test_what_may_come_is_what_the_warpers_of_transformers_leave(kind: torch.dtype) -> None:
     from transformers import (
         MinPLogitsWarper,
-        RepetitionPenaltyLogitsProcessor,
         TemperatureLogitsWarper,
         TopKLogitsWarper,
         TopPLogitsWarper,
@@ -88,20 +86,16 @@ def test_what_may_come_is_what_the_warpers_of_transformers_leave(kind: torch.dty
         Sampling(top_p=0.9),
         Sampling(temperature=3.0, top_p=0.97),
         Sampling(min_p=0.05),
-        Sampling(temperature=1.5, top_k=300, top_p=0.8, min_p=0.1, repetition_penalty=1.3),
+        Sampling(temperature=1.5, top_k=300, top_p=0.8, min_p=0.1),
         Sampling(top_p=1e-6),
         Sampling(top_k=5000, top_p=1.0, min_p=0.0),
     ]
     for case in cases:
-        theirs: Any = logits
-        if case.repetition_penalty != 1:
-            theirs = RepetitionPenaltyLogitsProcessor(case.repetition_penalty)(ids, theirs)
-        theirs = TemperatureLogitsWarper(float(case.temperature))(ids, theirs)
+        theirs: Any = TemperatureLogitsWarper(float(case.temperature))(ids, logits)
         theirs = theirs if case.top_k is None else TopKLogitsWarper(case.top_k)(ids, theirs)
         theirs = theirs if case.top_p is None else TopPLogitsWarper(case.top_p)(ids, theirs)
         theirs = theirs if case.min_p is None else MinPLogitsWarper(case.min_p)(ids, theirs)
-        there = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, ids, True)
-        ours = process_logits(apply_repetition_penalty(logits, there, case.repetition_penalty), case)
+        ours = process_logits(logits, case)
         assert torch.equal(ours == EXCLUDED_SCORE, theirs == EXCLUDED_SCORE), case
         torch.testing.assert_close(ours.softmax(-1), theirs.softmax(-1), rtol=1e-5, atol=1e-7)
 

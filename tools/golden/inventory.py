@@ -26,6 +26,7 @@ WITHDRAWN = {
     r"setting MaskedLM\.num_masks": "masks beyond the answer",
     r"numerate\.wrap_task": "wrap_task",
     r"numerate\.non_quantities": "non_quantities",
+    r"word generate repetition_penalty=": "the penalty of tokens that occurred",
     r"word data grid=": "tasks for lm-evaluation-harness",
     r"word data format=": "token ids in files, of the reserve",
     r"(command|option|word) completion.*": "own shell completion",

@@ -439,7 +439,6 @@ COMMANDS: dict[str, Command] = {
             Option("top_p", "0.95", "sample from the likeliest tokens with this probability in total", float | None),
             Option("min_p", "0.1", "sample from tokens above this fraction of the highest probability", float | None),
             Option("do_sample", "false", "false is greedy decoding", bool, other_names="greedy"),
-            Option("repetition_penalty", "1.2", "of tokens that occurred, by default 1", float, other_names="penalty"),
             Option("seed", "1", "seed of sampling, by default 0", int),
             Option("count", "3", "completions for each prompt", int, other_names="samples num_samples"),
             Option("stop", "'The end'", "text that ends a completion"),

@@ -63,7 +63,6 @@ class EvaluationData:
 
     @classmethod
     def from_recipe(cls, recipe: Any) -> "EvaluationData":
-        """Those of a `Recipe`."""
         return cls(recipe.task, recipe.tokenizer, recipe.layout, recipe.evaluation.generation)
 
     @cached_property
@@ -75,17 +74,14 @@ class EvaluationData:
     def few_shot_examples(self) -> tuple[Example, ...]:
         """The training examples before every question. Raises `UserError` for a tokenizer without prompts, and if there
         are not as many."""
-        count = 0 if self.generation is None else self.generation.num_fewshot
-        if not count:
-            return ()
-        name, num_rows = type(self.tokenizer).__name__, self.task.num_rows("train")
-        if not self.tokenizer.has_prompts:
-            problem = f"must be 0 for {name}, which has no prompts; the tokenizer Subwords has"
-            raise UserError(f"evaluation.generation.num_fewshot: {problem}")
-        if num_rows is not None and count > num_rows:
-            problem = f"must be at most {num_rows:,}, the number of training questions, not {count:,}"
-            raise UserError(f"evaluation.generation.num_fewshot: {problem}")
-        return plain_examples(self.task.examples("train", 0, 0, count))
+        count, problem = 0 if self.generation is None else self.generation.num_fewshot, ""
+        if count and not self.tokenizer.has_prompts:
+            problem = f"0 for {type(self.tokenizer).__name__}, which has no prompts; the tokenizer Subwords has"
+        elif count > (num_rows := limit_count(self.task, count, "train")):
+            problem = f"at most {num_rows:,}, the number of training questions, not {count:,}"
+        if problem:
+            raise UserError(f"evaluation.generation.num_fewshot: must be {problem}")
+        return plain_examples(self.task.examples("train", 0, 0, count)) if count else ()
 
     def prompted(self, questions: Questions) -> Questions:
         """The questions, each after the few-shot examples."""
@@ -96,14 +92,8 @@ class EvaluationData:
         """The bytes of text of each token of a language modeling task."""
         return self.task.token_bytes()  # type: ignore[attr-defined]
 
-    @cached_property
-    def max_training_labels(self) -> int | None:
-        """The largest number of labels in a training row; None if unknown."""
-        return self.task.max_training_labels()
-
     def batch(self, questions: Questions, first_row_index: int = 0, *, few_shot: bool = True) -> Batch:
-        """All questions as one batch of any length; example indices start at `first_row_index`. `few_shot`: whether
-        each question follows the few-shot examples."""
+        """All questions as one batch, each after the few-shot examples; example indices start at `first_row_index`."""
         rows = self.tokenizer.encode_examples(self.prompted(questions) if few_shot else questions, self.vocabulary)
         return self.layout.build_batch(rows, np.arange(first_row_index, first_row_index + len(questions)))
 
@@ -148,7 +138,6 @@ def select_rows(tokens: Tokens, rows: slice | Tensor) -> Tokens:
 
 
 def _rows_of(owner: Any, names: Sequence[str], rows: slice | Tensor) -> dict[str, Any]:
-    """These rows of the tensors of these names that it has."""
     return {name: value[rows] for name in names if (value := getattr(owner, name)) is not None}
 
 
@@ -172,13 +161,12 @@ def extract_prompts(batch: Batch) -> tuple[Tokens, int]:
 def make_batches(evaluation_data: EvaluationData, questions: Questions, model: Model) -> Iterator[Batch]:
     """Batches of a fixed number of tokens, on the model's device."""
     device = next(model.parameters()).device
-    batch = evaluation_data.batch(questions)
-    rows = max(1, MAX_TOKENS_PER_BATCH // batch.tokens.ids.shape[1])
-    if len(questions) <= rows:
-        yield batch.to(device)
-        return
+    whole = evaluation_data.batch(questions)
+    rows = max(1, MAX_TOKENS_PER_BATCH // whole.tokens.ids.shape[1])
     for start in range(0, len(questions), rows):
-        yield evaluation_data.batch(questions.take(slice(start, start + rows)), start).to(device)
+        is_whole = len(questions) <= rows
+        batch = whole if is_whole else evaluation_data.batch(questions.take(slice(start, start + rows)), start)
+        yield batch.to(device)
 
 
 def cell_questions(task: Task, cell: Mapping[str, Any], *, count: int, seed: int = 0, split: str = "test") -> Questions:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.evaluation.statistics import Proportion, wilson_interval
+from numerate.evaluation.statistics import wilson_interval
 from numerate.evaluation.sums import add_sums, sums_from_record, sums_to_record
 
 Metric = Literal["exact_match", "ood_accuracy", "accuracy", "last_label", "correct_prefix"]
@@ -42,8 +42,7 @@ class LabelCounts:
     predicted. `exact_match` rows are correct as a whole, `last_label` at their last label; `correct_prefix` is the sum
     over rows of the share of labels before the first wrong one. `max_training_labels` is the largest number of labels
     in a training row; None if unknown. `target_counts` counts how often each label is the target, under "ood_accuracy"
-    beyond the trained positions and under "last_label" at the end. `num_offsets` is the number of position offsets at
-    which each row was evaluated.
+    beyond the trained positions and under "last_label" at the end.
 
     Counting 1, 2, 3 after training up to 2, with the last label wrong:
 
@@ -63,7 +62,6 @@ class LabelCounts:
     correct_prefix: float
     max_training_labels: int | None = None
     target_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    num_offsets: int = 1
 
     @classmethod
     def from_arrays(
@@ -102,50 +100,35 @@ class LabelCounts:
         """Merges several cells, or parts of one. Raises `ValueError` without any, and if `max_training_labels`
         differs."""
         each = list(parts)
-        if len({labels.max_training_labels for labels in each}) != 1:
-            raise ValueError("labels must be of tasks trained on the same number of labels to be merged")
-        first = each[0]
-        sums = (replace(labels, max_training_labels=0, num_offsets=0) for labels in each)
-        total: LabelCounts = reduce(add_sums, sums)
-        return replace(
-            total,
-            max_training_labels=first.max_training_labels,
-            target_counts={name: _sort_by_count(counts) for name, counts in total.target_counts.items()},
-            num_offsets=first.num_offsets,
-        )
+        (trained,) = {labels.max_training_labels for labels in each}
+        total: LabelCounts = reduce(add_sums, (replace(labels, max_training_labels=0) for labels in each))
+        target_counts = {name: _sort_by_count(counts) for name, counts in total.target_counts.items()}
+        return replace(total, max_training_labels=trained, target_counts=target_counts)
 
     # Shares -------------------------------------------------------------------------------------------------------
 
-    def correct_and_count(self, metric: Metric) -> tuple[float, int]:
-        """The number of correct ones and the total: labels for `accuracy` and `ood_accuracy`, rows for the others."""
+    def score(self, metric: Metric) -> float | None:
+        """The value of a metric; None without labels, as for `ood_accuracy` in short rows."""
+        correct, count = float(getattr(self, metric, 0)), self.rows
         if metric in ("accuracy", "ood_accuracy"):
             first = 0 if metric == "accuracy" else self._first_ood_position
-            return sum(self.correct_by_position[first:]), sum(self.targets_by_position[first:])
-        return float(getattr(self, metric)), self.rows
+            correct, count = sum(self.correct_by_position[first:]), sum(self.targets_by_position[first:])
+        return correct / count if count else None
 
     @property
     def _first_ood_position(self) -> int:
         return len(self.targets_by_position) if self.max_training_labels is None else self.max_training_labels
 
-    def score(self, metric: Metric) -> float | None:
-        """The value of a metric; None without labels, as for `ood_accuracy` in short rows."""
-        correct, count = self.correct_and_count(metric)
-        return correct / count if count else None
-
-    def score_with_interval(self, metric: Metric) -> Proportion | None:
-        """The same with a 95 % interval over rows: the labels of a row are not independent, so that it is Wilson's for
-        the number of rows, which is conservative."""
-        score, rows = self.score(metric), self.num_rows(metric)
+    def interval(self, metric: Metric, num_offsets: int = 1) -> tuple[float, float] | None:
+        """The 95 % interval of the score over rows, of which each was evaluated at `num_offsets` position offsets: the
+        labels of a row are not independent, so that it is Wilson's for the number of rows, which is conservative."""
+        score, rows, first = self.score(metric), self.rows, self._first_ood_position
         if score is None:
             return None
-        low, high = wilson_interval(min(score, 1.0) * rows, rows)
-        return Proportion(score, float(low), float(high), self.correct_and_count(metric)[1] // self.num_offsets)
-
-    def num_rows(self, metric: Metric) -> int:
-        """Number of distinct rows that `metric` is computed from; at least 1."""
-        first = self._first_ood_position
-        has_ood_labels = metric == "ood_accuracy" and first < len(self.targets_by_position)
-        return max(1, (self.targets_by_position[first] if has_ood_labels else self.rows) // self.num_offsets)
+        if metric == "ood_accuracy":
+            rows = self.targets_by_position[first]
+        rows = max(1, rows // num_offsets)
+        return wilson_interval(min(score, 1.0) * rows, rows)
 
     def baseline(self, metric: Metric) -> float | None:
         """The larger of `memorization_score` and `constant_answer_score`; None if `max_training_labels` is unknown."""
@@ -187,11 +170,11 @@ class LabelCounts:
         """From the record of a cell; None for one without labels. Raises `ValueError` for an invalid record."""
         if record.get("labels") is None:
             return None
-        own = {name: record[entry] for name, entry in _OF_RECORD.items() if entry}
-        return sums_from_record(cls, {"max_training_labels": None, **record["labels"], **own, "num_offsets": 1})
+        own = {name: record[entry] for name, entry in _OF_RECORD.items()}
+        return sums_from_record(cls, {"max_training_labels": None, **record["labels"], **own})
 
 
-_OF_RECORD = {"rows": "count", "exact_match": "correct", "num_offsets": ""}
+_OF_RECORD = {"rows": "count", "exact_match": "correct"}
 """The sums that are in the record itself, by the names of its entries."""
 
 

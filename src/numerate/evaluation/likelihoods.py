@@ -48,10 +48,6 @@ class Likelihoods:
     def __add__(self, other: "Likelihoods") -> "Likelihoods":
         return Likelihoods(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
-    @staticmethod
-    def merge(parts: "Iterable[Likelihoods]") -> "Likelihoods":
-        return sum(parts, Likelihoods())
-
     @property
     def loss(self) -> float:
         """Mean -ln(probability) of a token, in nats; every token weighs the same."""
@@ -103,15 +99,13 @@ class Likelihoods:
 
     def record(self) -> dict[str, Any]:
         """The metrics for a record, with six significant digits; `low` and `high` are the interval of the loss."""
-        interval, bits = self.loss_interval(), self.bits_per_byte_interval()
+        interval = self.loss_interval()
         metrics: dict[str, float | None] = {
             "loss": self.loss,
             "low": interval and interval[0],
             "high": interval and interval[1],
             "perplexity": self.perplexity,
             "bits_per_byte": self.bits_per_byte,
-            "bits_low": bits and bits[0],
-            "bits_high": bits and bits[1],
             "token_accuracy": self.token_accuracy,
             "batch_loss": self.batch_loss,
             "mean_of_exp": self.mean_of_exp,
@@ -142,4 +136,4 @@ def merge_portions(portions: Iterable[tuple[int, Likelihoods]]) -> Likelihoods:
         if first >= end:
             counted.append(likelihoods)
             end = first + likelihoods.chunks
-    return Likelihoods.merge(counted)
+    return sum(counted, Likelihoods())

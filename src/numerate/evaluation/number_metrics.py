@@ -5,21 +5,21 @@ sign(x) log10(|x| + 1), which measures factors. A single outlier dominates the l
 the logarithmic ones (Zausinger et al., 2025, https://arxiv.org/abs/2411.02083).
 
 An answer without a number counts as wrong in all accuracies. It has no error: it is excluded from errors and
-correlations and counted in `missing` or `invalid`, or it gets a given penalty.
+correlations and counted in `missing` or `invalid`.
 
 To limit the effect of very long numbers, predictions are clipped to an absolute value of `CLIP_LIMIT`, or ten times the
 target if that is larger, in errors, R² and correlations (`clipped` counts them). The published evaluation has the same
-bound, regardless of the target. Accuracies, digits and ranks are not clipped.
+bound, regardless of the target. Accuracies and digits are not clipped.
 
 All sums are exact: merging cells gives exactly the result of all their questions together.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
 from math import sqrt
-from statistics import NormalDist, median
+from statistics import NormalDist
 from typing import Any
 
 from numerate.evaluation.numbers_in_texts import ExactNumber, ParsedNumber, answer_number
@@ -34,7 +34,6 @@ from numerate.evaluation.sums import (
     finite_float,
     ratio,
     signed_log,
-    spearman,
     sums_from_record,
     sums_to_record,
 )
@@ -68,8 +67,7 @@ class NumberScores:
     `count` questions have a number as their target (others are not counted at all). `correct` of their answers are
     exactly that number, `within` are within a tolerance, `missing` have no number and `invalid` are malformed ones;
     `clipped` predictions were too large. `correct_digits` of the `digits` digits of the targets are predicted at their
-    position. `relative_error` is a sum over predictions of the `nonzero` targets that are not 0. `of_cell` has the
-    metrics that only single cells have: medians and the rank correlation.
+    position. `relative_error` is a sum over predictions of the `nonzero` targets that are not 0.
 
     >>> scores = NumberScores.from_texts(["it is 12", "1,000", "nothing"], ["12", "999", "3"])
     >>> scores.correct, scores.missing, scores.metrics()["mae"]
@@ -88,7 +86,6 @@ class NumberScores:
     linear: Moments = Moments()
     log: Moments = Moments()
     relative_error: Fraction = Fraction(0)
-    of_cell: Mapping[str, float | None] = field(default_factory=dict)
 
     @classmethod
     def from_numbers(cls, predictions: Sequence[ParsedNumber], targets: Sequence[ExactNumber | None]) -> "NumberScores":
@@ -99,10 +96,6 @@ class NumberScores:
         pairs = [(_clip(found, max(CLIP_LIMIT, 10 * abs(number))), number) for found, number in unclipped]
         logs = [(signed_log(found), signed_log(number)) for found, number in pairs]
         digits = [_matching_digits(found.value, number) for found, number in questions]
-        medians = {
-            name: finite_float(median(abs(found - number) for found, number in each)) if each else None
-            for name, each in (("median_error", pairs), ("log_median_error", logs))
-        }
         return cls(
             count=len(questions),
             correct=sum(found == number for found, number in exact),
@@ -116,7 +109,6 @@ class NumberScores:
             linear=Moments.from_pairs(pairs),
             log=Moments.from_pairs(logs),
             relative_error=sum((finite_decimal(abs(x / y - 1)) for x, y in pairs if y), Fraction(0)),
-            of_cell=medians | {"spearman": spearman([found for found, _ in exact], [number for _, number in exact])},
         )
 
     @classmethod
@@ -127,29 +119,20 @@ class NumberScores:
 
     @classmethod
     def merge(cls, scores_of_cells: Iterable["NumberScores"]) -> "NumberScores":
-        """Merges cells into one, which has no medians and no rank correlation if they are several."""
-        each = list(scores_of_cells)
-        return each[0] if len(each) == 1 else reduce(add_sums, (replace(one, of_cell={}) for one in each), cls())
+        """Merges cells into one."""
+        return reduce(add_sums, scores_of_cells, cls())
 
-    def metrics(self, penalty: float | None = None) -> dict[str, float | None]:
-        """Every metric of `NUMBER_METRICS` by name; None if it is undefined or overflows a float.
-
-        With a `penalty`, an answer without a number has this error, and log10(penalty + 1) on the logarithmic scale, in
-        `mae`, `mse`, `log_mae` and `log_mse`; otherwise it is excluded. It is always excluded from medians, R² and
-        correlations.
-        """
+    def metrics(self) -> dict[str, float | None]:
+        """Every metric of `NUMBER_METRICS` by name; None if it is undefined or overflows a float."""
         counts = {"number_accuracy": self.correct, **self.within, "missing": self.missing, "invalid": self.invalid}
         counts["clipped"] = self.clipped
         found: dict[str, float | None] = {name: ratio(count, self.count) for name, count in counts.items()}
         found["number_digit_accuracy"] = ratio(self.correct_digits, self.digits)
         found["mape"] = finite_float(self.relative_error / self.nonzero) if self.nonzero else None
-        num_penalized = 0 if penalty is None else self.count - self.linear.count
-        error = Fraction(penalty or 0)
-        for prefix, moments, one in (("", self.linear, error), ("log_", self.log, signed_log(error))):
-            found[f"{prefix}mae"] = moments.mean("absolute_error", num_penalized, one)
-            found[f"{prefix}mse"] = moments.mean("squared_error", num_penalized, one**2)
+        for prefix, moments in (("", self.linear), ("log_", self.log)):
+            found |= {f"{prefix}mae": moments.mean("absolute_error"), f"{prefix}mse": moments.mean("squared_error")}
             found |= {f"{prefix}r2": moments.r2(), f"{prefix}pearson": moments.pearson()}
-        return {name: found.get(name, self.of_cell.get(name)) for name in NUMBER_METRICS}
+        return {name: found[name] for name in NUMBER_METRICS}
 
     def intervals(self) -> dict[str, float | None]:
         """The 95 % intervals of the share of correct numbers, by Wilson, and of `mae` and `log_mae`, by the normal
@@ -180,7 +163,6 @@ def _error_metrics(prefix: str, of: str) -> dict[str, Metric]:
     return {
         f"{prefix}mae": Metric(f"mean absolute error{of}", lower_is_better=True),
         f"{prefix}mse": Metric(f"mean squared error{of}", lower_is_better=True),
-        f"{prefix}median_error": Metric(f"median absolute error{of}", lower_is_better=True),
         f"{prefix}r2": Metric(f"R²{of}"),
         f"{prefix}pearson": Metric(f"Pearson correlation{of}"),
     }
@@ -197,7 +179,6 @@ NUMBER_METRICS: dict[str, Metric] = {
     **_error_metrics("", ""),
     "mape": Metric("mean relative error", lower_is_better=True),
     **_error_metrics("log_", " of sign(x) log10(|x| + 1)"),
-    "spearman": Metric("Spearman rank correlation"),
 }
 """The metrics of numbers; docs/metrics.md defines them."""
 

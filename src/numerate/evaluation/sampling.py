@@ -2,13 +2,11 @@
 
 Logits are processed in this order, that of transformers' `generate`:
 
-1. `repetition_penalty`: the logit of every token in the row is divided by it if above 0, else multiplied with it;
-   Keskar et al. (2019), https://arxiv.org/abs/1909.05858;
-2. `temperature`: logits are divided by it;
-3. `top_k`: the k most probable tokens are kept; Fan et al. (2018), https://arxiv.org/abs/1805.04833;
-4. `top_p`: the fewest most probable tokens with this total probability are kept (the nucleus); Holtzman et al.
+1. `temperature`: logits are divided by it;
+2. `top_k`: the k most probable tokens are kept; Fan et al. (2018), https://arxiv.org/abs/1805.04833;
+3. `top_p`: the fewest most probable tokens with this total probability are kept (the nucleus); Holtzman et al.
    (2020), https://arxiv.org/abs/1904.09751;
-5. `min_p`: tokens with at least this share of the highest probability are kept; Nguyen et al. (2024),
+4. `min_p`: tokens with at least this share of the highest probability are kept; Nguyen et al. (2024),
    https://arxiv.org/abs/2407.01082.
 
 Ties with the last kept token are kept as well, so that results do not depend on how a device sorts equal values. Then a
@@ -21,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -64,7 +62,6 @@ class Sampling(Spec):
         None, "minimum probability of a token, relative to the most probable one; null: none", at_least=0, at_most=1
     )
     do_sample: bool = setting(True, "sample; false: greedy decoding")
-    repetition_penalty: float = setting(1.0, "penalty for tokens that already occurred; 1: none", above=0)
     seed: int = setting(0, "random seed", at_least=0, below=2**63)
 
     @property
@@ -110,40 +107,16 @@ def generate(
 
 def token_sampler(sampling: Sampling, prompts: Tokens, max_new_tokens: int) -> NextTokenFunction:
     """Samples the next token of each row."""
-    lengths, device = prompts.lengths, prompts.ids.device
-    ids = prompts.ids.where(torch.arange(prompts.ids.shape[1], device=device) < lengths[:, None], prompts.ids[:, :1])
-    occurred: Tensor | None = None
-    if not sampling.is_greedy:
-        uniform = uniform_numbers(sampling.seed, prompts.example_indices.cpu().numpy(), max_new_tokens)
-        uniform_samples = torch.from_numpy(uniform).to(_sum_dtype(device)).to(device)
-
-    def next_token(logits: Tensor, step: int) -> Tensor:
-        nonlocal occurred
-        if sampling.repetition_penalty != 1:
-            if occurred is None:  # in the prompts, whose padding counts as their first token
-                occurred = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, ids, True)
-            logits = apply_repetition_penalty(logits, occurred, sampling.repetition_penalty)
-        if sampling.is_greedy:
-            new_ids = greedy_token(logits, step)
-        else:
-            new_ids = sample_tokens(process_logits(logits, sampling), uniform_samples[:, step])
-        if occurred is not None:
-            occurred.scatter_(1, new_ids[:, None], True)
-        return new_ids
-
-    return next_token
+    if sampling.is_greedy:
+        return greedy_token
+    uniform = uniform_numbers(sampling.seed, prompts.example_indices.cpu().numpy(), max_new_tokens)
+    samples = torch.from_numpy(uniform).to(_sum_dtype(prompts.ids.device)).to(prompts.ids.device)
+    return lambda logits, step: sample_tokens(process_logits(logits, sampling), samples[:, step])
 
 
 def _sum_dtype(device: torch.device) -> torch.dtype:
     """The type in which probabilities are summed: float64, where the device has it."""
     return torch.float32 if device.type == "mps" else torch.float64
-
-
-def apply_repetition_penalty(
-    logits: Float[Tensor, "rows vocabulary"], occurred_mask: Bool[Tensor, "rows vocabulary"], penalty: float
-) -> Float[Tensor, "rows vocabulary"]:
-    """Scores after the repetition penalty on tokens of `occurred_mask`."""
-    return torch.where(occurred_mask, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def process_logits(logits: Float[Tensor, "rows vocabulary"], sampling: Sampling) -> Float[Tensor, "rows vocabulary"]:

@@ -135,15 +135,6 @@ def success_rate(values: Sequence[float], threshold: float) -> Proportion:
 # Seeds ----------------------------------------------------------------------------------------------------------------
 
 
-class SeedBand(NamedTuple):
-    """Curves of several seeds combined: the median, minimum and maximum at each of `steps`."""
-
-    steps: FloatArray
-    median: FloatArray
-    low: FloatArray
-    high: FloatArray
-
-
 def interquartile_mean(values: ArrayLike) -> Any:
     """The mean of the middle half; values at the boundary count partially. Agarwal et al. (2021), section 4,
     https://arxiv.org/abs/2108.13264, recommend it over the mean and the median for few runs.
@@ -197,12 +188,15 @@ def stratified_bootstrap_interval(
     return float(low), float(high)
 
 
-def seed_band(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> SeedBand:
-    """Combines the curves (steps, values) of several seeds, over the steps that all of them have.
+def seed_band(
+    curves: Sequence[tuple[Sequence[float], Sequence[float]]],
+) -> tuple[list[float], FloatArray, FloatArray, FloatArray]:
+    """The steps that the curves (steps, values) of several seeds have in common, with the median, minimum and maximum
+    at each.
 
-    >>> band = seed_band([([1, 2], [0.2, 0.8]), ([1, 2, 3], [0.4, 0.6, 0.9])])
-    >>> band.steps.tolist(), [round(float(value), 2) for value in band.median]
-    ([1.0, 2.0], [0.3, 0.7])
+    >>> steps, median, low, high = seed_band([([1, 2], [0.2, 0.8]), ([1, 2, 3], [0.4, 0.6, 0.9])])
+    >>> steps, [round(float(value), 2) for value in median]
+    ([1, 2], [0.3, 0.7])
 
     Raises `UserError` without curves.
     """
@@ -210,7 +204,7 @@ def seed_band(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Seed
     curve_values = [dict(zip(steps, values, strict=True)) for steps, values in curves]
     steps = sorted(set.intersection(*map(set, curve_values)))
     table = np.array([[curve[step] for step in steps] for curve in curve_values], dtype=np.float64)
-    return SeedBand(np.asarray(steps, np.float64), np.median(table, axis=0), table.min(axis=0), table.max(axis=0))
+    return steps, np.median(table, axis=0), table.min(axis=0), table.max(axis=0)
 
 
 # Differences ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Scores of the decoded answers of a cell, as texts and as numbers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -46,12 +46,6 @@ class AnswerScorer:
         """The questions and the correct answers."""
         return [format_question(self.questions, row) for row in range(len(self.questions))]
 
-    @cached_property
-    def targets(self) -> list[str]:
-        """The correct answers."""
-        texts = self.questions.texts
-        return [pair.answer for pair in texts.read_examples()] if texts is not None else [two[1] for two in self.pairs]
-
     def add(self, model: Model, batch: Batch, predictions: Predictions, position_offset: int) -> None:
         """Adds the predictions for the next questions, and for texts the likelihood of their correct answers."""
         self.add_answers(predictions)
@@ -60,30 +54,24 @@ class AnswerScorer:
             self.sums = add_sums(self.sums, TextScores(nll=nll, tokens=tokens, correct_tokens=correct_tokens))
 
     def add_answers(self, predictions: Predictions) -> None:
-        """Adds the predictions for the next questions alone."""
+        """Adds the predictions for the next questions alone: their ids up to the end token."""
         values = predictions.number_values
-        self.add_predictions(predictions.ids.tolist(), None if values is None else values.tolist())
-
-    def add_predictions(
-        self, ids: Sequence[Sequence[int]], number_values: Sequence[Sequence[float]] | None = None
-    ) -> None:
-        """Adds answers as ids up to the end token, with the predictions of the number head, if any."""
-        for row, row_ids in enumerate(ids):
-            length = row_ids.index(EOS) if EOS in row_ids else len(row_ids)
-            row_values = None if number_values is None else number_values[row][:length]
-            text = self.tokenizer.decode_with_number_values(row_ids[:length], row_values, self.vocabulary)
+        for row, ids in enumerate(predictions.ids.tolist()):
+            length = ids.index(EOS) if EOS in ids else len(ids)
+            row_values = None if values is None else values[row, :length].tolist()
+            text = self.tokenizer.decode_with_number_values(ids[:length], row_values, self.vocabulary)
             has_slots = self.questions.has_numbers
             self.predictions.append(restore_number_format(self.tokenizer, text) if has_slots else text)
-            self.sums = replace(self.sums, ended=self.sums.ended + (EOS in row_ids))
+            self.sums = replace(self.sums, ended=self.sums.ended + (EOS in ids))
 
     def record(self) -> dict[str, Any]:
         """`numbers` if correct answers have any, and `texts` if questions are texts."""
-        has_texts = self.questions.texts is not None
-        numbers = NumberScores.from_texts(self.predictions, self.targets) if has_texts else self._whole_numbers()
+        texts = self.questions.texts
+        targets = [] if texts is None else [pair.answer for pair in texts.read_examples()]
+        numbers = self._whole_numbers() if texts is None else NumberScores.from_texts(self.predictions, targets)
         found = {"numbers": numbers.to_record()} if numbers.count else {}
-        if has_texts:
-            texts = TextScores.from_texts(self.predictions, self.targets)
-            found["texts"] = add_sums(self.sums, texts).to_record()
+        if texts is not None:
+            found["texts"] = add_sums(self.sums, TextScores.from_texts(self.predictions, targets)).to_record()
         return found | ({"scores": self.score_sums()} if self.score is not None else {})
 
     def score_sums(self) -> dict[str, float]:
@@ -95,7 +83,7 @@ class AnswerScorer:
 
     def _whole_numbers(self) -> NumberScores:
         """The scores of answers each of which must be a number as a whole; none unless all correct ones are."""
-        targets = [parse_entire_text(text) for text in self.targets]
+        targets = [parse_entire_text(answer) for _, answer in self.pairs]
         if any(number is None for number in targets):
             return NumberScores()
         numbers = zip(map(parse_entire_text, self.predictions), self.predictions, strict=True)

@@ -236,11 +236,11 @@ def training_curves(
 def _draw_seeds(ax: "Axes", curves: Mapping[str, Any], styles: Mapping[str, Any]) -> None:
     """For each variant the median of the curves of its seeds, with a band from the lowest to the highest."""
     for variant, own in curves.items():
-        band = seed_band(own)
-        _draw_line(ax, band.steps, band.median, (band.low, band.high), styles[variant] | {"label": fill(variant, 38)})
+        steps, median, *band = seed_band(own)
+        _draw_line(ax, steps, median, band, styles[variant] | {"label": fill(variant, 38)})
 
 
-def _draw_line(ax: "Axes", x: Any, y: Any, band: tuple[Any, Any], options: Mapping[str, Any]) -> None:
+def _draw_line(ax: "Axes", x: Any, y: Any, band: Sequence[Any], options: Mapping[str, Any]) -> None:
     """A line with its band, and with marks if it has few points."""
     ax.fill_between(x, *band, color=options["color"], alpha=0.16, linewidth=0)
     ax.plot(x, y, **{**options, "marker": options["marker"] * (len(x) <= 30)})

@@ -281,12 +281,12 @@ def _labels(sums: Sequence[Any], repeats: int) -> dict[str, Sequence[float]]:
     parts = [one for one in map(LabelCounts.from_record, sums) if one is not None]
     if len(parts) < len(sums):
         return {}
-    labels = replace(LabelCounts.merge(parts), num_offsets=repeats)
-    found = {name: (labels.score_with_interval(name), labels.baseline(name)) for name in METRICS}
+    labels = LabelCounts.merge(parts)
+    found = {name: (labels.score(name), labels.interval(name, repeats), labels.baseline(name)) for name in METRICS}
     return {
-        name: (score.value, score.low, score.high, np.nan if baseline is None else baseline)
-        for name, (score, baseline) in found.items()
-        if score is not None
+        name: (score, *interval, np.nan if baseline is None else baseline)
+        for name, (score, interval, baseline) in found.items()
+        if score is not None and interval is not None
     }
 
 

@@ -304,8 +304,8 @@ class Run:
 
         `max_new_tokens` defaults to 200, or as many as fit into the context. `stop` are strings that end a completion.
         With `context_length` only that many of the last tokens are read. `sampling` has fields of
-        `numerate.evaluation.sampling.Sampling`: `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `seed`,
-        and `do_sample=False` for greedy decoding. `on_text` is called with the text of each completion as it is
+        `numerate.evaluation.sampling.Sampling`: `temperature`, `top_k`, `top_p`, `min_p`, `seed` and
+        `do_sample=False` for greedy decoding. `on_text` is called with the text of each completion as it is
         generated; when `should_stop` returns True, generation stops. Each completion depends only on its prompt, its
         sample index and the seed, not on the rest of the batch (except for rounding).
 

@@ -128,12 +128,12 @@ class Validator:
                 # Every process calls the model equally often: one with a shorter share reads an extra row.
                 padded_index = row_index if len(row_index) * size >= len(questions) else np.append(row_index, 0)
                 batch = self.evaluation_data.batch(questions.take(padded_index)).to(self.world.device)
-                losses = compute_chunk_losses(model, self.evaluation_data, batch).first(len(row_index))
-                own_sums.append(losses.likelihoods())
+                losses = compute_chunk_losses(model, self.evaluation_data, batch)
+                own_sums.append(losses.likelihoods(len(row_index)))
         sums = {f"{name} {at}": value for at, one in enumerate(own_sums) for name, value in asdict(one).items()}
         sums = self.world.sum_values(sums)
         batches = ({name: sums[f"{name} {at}"] for name in asdict(one)} for at, one in enumerate(own_sums))
-        return Likelihoods.merge(Likelihoods.from_sums(batch).as_batch() for batch in batches)
+        return sum((Likelihoods.from_sums(batch).as_batch() for batch in batches), Likelihoods())
 
     def _batches(self) -> Iterator[tuple[int, int]]:
         """(first chunk, number of chunks) of each batch, up to the requested and available number. The micro-batches of

@@ -160,8 +160,9 @@ class AnswerKind(EvaluationKind, ABC):
     def validation_scorer(self, evaluation_data: EvaluationData, questions: Questions) -> AnswerScorer | None:
         """The scorer of the answers to validation questions, of which the best checkpoint has the highest mean of the
         first column; None for kinds without columns, and for layouts that predict no answers."""
-        is_decoded = self.validation_method(evaluation_data) != "one pass" or evaluation_data.layout.has_mask_tokens
-        return self._scorer(evaluation_data, questions) if self.columns and is_decoded else None
+        if not self.columns:
+            return None
+        return AnswerKind.cell_scorer(self, evaluation_data, questions, self.validation_method(evaluation_data))
 
 
 def cell_record(

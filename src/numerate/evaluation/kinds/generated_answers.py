@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from numerate.batch import Batch, Model
 from numerate.errors import UserError
+from numerate.evaluation.completions import GeneratedText
 from numerate.evaluation.evaluation_data import (
     MAX_TOKENS_PER_BATCH,
     EvaluationData,
@@ -173,12 +175,20 @@ def generate_texts(
     own_stops = [text.replace(r"\n", "\n") for text in generation.stop]
     has_next_question = generation.stop_at_next_question and evaluation_data.few_shot_examples
     next_question = evaluation_data.tokenizer.stop_texts() if has_next_question else ()
-    stops = _StopTexts(evaluation_data, [*own_stops, *next_question], len(batch.targets))
+    stops = [*own_stops, *next_question]
+    decode = partial(evaluation_data.tokenizer.decode, vocabulary=vocabulary)
+    texts = [GeneratedText(decode, (), stops) for _ in batch.targets]
     stop_ids = [vocabulary.token_to_id[text] for text in own_stops if text in vocabulary.token_to_id]
     excluded = torch.tensor(_ids_without_row(vocabulary), dtype=torch.long, device=batch.targets.device)
 
     def next_token(logits: Tensor, step: int) -> Tensor:
         return logits.index_fill(-1, excluded, -torch.inf).argmax(-1)
+
+    def on_tokens(tokens: Sequence[int | None]) -> list[int]:
+        for text, token in zip(texts, tokens, strict=True):
+            if token is not None:
+                text.add(token)
+        return [row for row, text in enumerate(texts) if text.is_stopped]
 
     prompts, _ = extract_prompts(batch)
     output = decode_tokens(
@@ -188,7 +198,7 @@ def generate_texts(
         len(batch.targets),
         generation.max_new_tokens,
         [*_end_ids(vocabulary), *model.other_end_ids, *stop_ids],
-        on_tokens=stops.on_tokens if stops.texts else None,
+        on_tokens=on_tokens if stops else None,
     )
     output.check_finite()
     ended, answers = output.has_stop_token.tolist(), []
@@ -196,33 +206,9 @@ def generate_texts(
         row_ids = ids[: length - ended[row]]
         values = None if output.number_values is None else output.number_values[row, : len(row_ids)].tolist()
         text = evaluation_data.tokenizer.decode_with_number_values(row_ids, values, vocabulary)
-        answer = stops.cut(text)
+        answer = text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]
         answers.append({"prediction": answer.strip(), "ended": ended[row] or len(answer) < len(text)})
     return answers
-
-
-class _StopTexts:
-    """Ends the rows in which one of some texts was generated."""
-
-    def __init__(self, evaluation_data: EvaluationData, texts: Sequence[str], num_rows: int) -> None:
-        self.evaluation_data, self.texts = evaluation_data, texts
-        # A token that has text has a byte or more, so that a text lies within as many tokens as it has bytes.
-        self.num_last_tokens = max((len(text.encode()) for text in texts), default=0)
-        self.last_ids: list[list[int]] = [[] for _ in range(num_rows)]
-
-    def on_tokens(self, tokens: Sequence[int | None]) -> list[int]:
-        """The rows to end, given the new token of each."""
-        ended = []
-        for row, token in enumerate(tokens):
-            if token is not None:
-                ids = self.last_ids[row] = [*self.last_ids[row], token][-self.num_last_tokens :]
-                text = self.evaluation_data.tokenizer.decode(ids, self.evaluation_data.vocabulary)
-                ended += [row] * any(stop in text for stop in self.texts)
-        return ended
-
-    def cut(self, text: str) -> str:
-        """A text up to the first of the stop texts."""
-        return text[: min((at for stop in self.texts if (at := text.find(stop)) >= 0), default=len(text))]
 
 
 def _end_ids(vocabulary: Vocabulary) -> list[int]:

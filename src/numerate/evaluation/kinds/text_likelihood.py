@@ -10,12 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext
-from numerate.evaluation.evaluation_data import (
-    MAX_TOKENS_PER_BATCH,
-    MAX_TOKENS_PER_CPU_FORWARD,
-    EvaluationData,
-    slice_rows,
-)
+from numerate.evaluation.costs import RowSize
+from numerate.evaluation.evaluation_data import EvaluationData, split_batch
 from numerate.evaluation.evaluator import CellRequest, Evaluation
 from numerate.evaluation.grid import Cell, Grid
 from numerate.evaluation.kinds.kind import EvaluationKind, Spans
@@ -42,14 +38,9 @@ class ChunkLosses(NamedTuple):
     num_bytes: NDArray[np.int64]
     num_correct_tokens: NDArray[np.int64]
 
-    def first(self, count: int) -> "ChunkLosses":
-        """The first `count` chunks."""
-        columns: Any = (column[:count] for column in self)
-        return ChunkLosses(*columns)
-
-    def likelihoods(self) -> Likelihoods:
-        """The sums over chunks."""
-        nll, tokens, num_bytes, correct = self
+    def likelihoods(self, count: int | None = None) -> Likelihoods:
+        """The sums over the first `count` chunks, or all."""
+        nll, tokens, num_bytes, correct = (column[:count] for column in self)
         columns: dict[str, Any] = {"nll": nll, "tokens": tokens, "bytes": num_bytes, "correct_tokens": correct}
         columns |= {"nll_squared": nll**2, "nll_tokens": nll * tokens, "tokens_squared": tokens**2}
         columns |= {"nll_bytes": nll * num_bytes, "bytes_squared": num_bytes**2}
@@ -60,17 +51,12 @@ class ChunkLosses(NamedTuple):
 def compute_chunk_losses(
     model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int = 0
 ) -> ChunkLosses:
-    """The loss of each row of a batch.
+    """The loss of each row of a batch, by the parts of `split_batch`.
 
-    Logits are computed in chunks of `MAX_LOGITS`, never for all rows and positions at once. On a CPU a few rows are
-    processed at a time.
+    Logits are computed in chunks of `MAX_LOGITS`, never for all rows and positions at once.
     """
-    rows, time = batch.tokens.ids.shape
-    cpu = batch.tokens.ids.device.type == "cpu"
-    rows_per_forward = max(1, (MAX_TOKENS_PER_CPU_FORWARD if cpu else MAX_TOKENS_PER_BATCH) // max(1, time))
     nll, num_correct = [], []
-    for first in range(0, rows, rows_per_forward):
-        piece = slice_rows(batch, slice(first, first + rows_per_forward))
+    for piece in split_batch(batch):
         output = model(model.assign_positions(piece.tokens, StepContext.for_evaluation(position_offset)), piece.source)
         token_nll, correct = _token_losses(
             output.hidden_states, output.lm_head, piece.targets, len(evaluation_data.vocabulary.tokens)
@@ -81,10 +67,10 @@ def compute_chunk_losses(
     targets = np.where(target_mask, batch.targets.cpu().numpy(), 0)
     byte_counts = evaluation_data.token_bytes.target_byte_counts(batch.tokens.ids.cpu().numpy(), targets)
     return ChunkLosses(
-        torch.cat(nll).cpu().numpy() if nll else np.zeros(0),
+        torch.cat(nll).cpu().numpy(),
         target_mask.sum(1),
         np.where(target_mask, byte_counts, 0).sum(1),
-        torch.cat(num_correct).cpu().numpy() if num_correct else np.zeros(0, dtype=np.int64),
+        torch.cat(num_correct).cpu().numpy(),
     )
 
 

@@ -27,7 +27,7 @@ class TokenLabels(AnswerKind):
         """With counts of labels, in total and beyond the trained positions: exact match stays 0 as long as every row of
         OOD validation has a wrong label."""
         targets, correct = predictions.match_counts.target_mask, predictions.match_counts.token_correct
-        trained = evaluation_data.max_training_labels
+        trained = evaluation_data.task.max_training_labels()
         first = targets.shape[1] if trained is None else trained
         return super().validation_counts(evaluation_data, predictions) | {
             "labels": int(targets.sum()),
@@ -55,7 +55,7 @@ class _LabelScorer:
                 matches.token_correct.cpu().numpy(),
                 matches.target_mask.cpu().numpy(),
                 self.evaluation_data.symbols[batch.target_ids.clamp(min=0).cpu().numpy()],
-                self.evaluation_data.max_training_labels,
+                self.evaluation_data.task.max_training_labels(),
             )
         )
 
