@@ -15,9 +15,6 @@ PUBLISHED_NUM_BEAMS = 4
 """The number of beams in the published evaluation of the number token loss: Zausinger et al. (2025),
 https://arxiv.org/abs/2411.02083."""
 
-PUBLISHED_EXTRA_TOKENS = 10
-"""The number of tokens that answers may be longer than the correct one in that evaluation."""
-
 MIN_SCORE = -1e9
 """Below every score."""
 

@@ -17,12 +17,9 @@ TextCallback = Callable[[int, str], None]
 
 @dataclass(frozen=True)
 class Completion:
-    """The text generated after a prompt.
-
-    - `tokens` are the generated ids, including the stop token; `log_probability` is their total log-probability under
-      the model, in nats, before temperature and other sampling settings.
-    - `stopped` is whether it ended with an end token or a stop text, not at the maximum length.
-    - `sample` is its index among the completions of the same prompt.
+    """The text generated after a prompt: `tokens` are its ids, including the stop token, with their `log_probability`
+    under the model, in nats. `stopped` is whether it ended with an end token or a stop text; `sample` is its index
+    among the completions of the same prompt.
     """
 
     prompt: str
@@ -56,9 +53,8 @@ def generate_completions(
 ) -> list[Completion]:
     """`count` completions of up to `max_new_tokens` tokens for each prompt, ordered by prompt.
 
-    Each is a function of the model, its prompt, the number of earlier occurrences of that prompt, the sampling and its
-    seed. A completion ends after a text of `stop_texts`. When `should_stop()` is true, the text generated so far is
-    returned.
+    Each is a function of the model, its prompt, the number of earlier occurrences of that prompt, and the sampling.
+    When `should_stop()` is true, the text generated so far is returned.
     """
     device = next(model.parameters()).device
     # Each sample of a prompt, and each repetition of a prompt, has its own random numbers.

@@ -29,7 +29,8 @@ MAX_TOKENS_PER_CPU_FORWARD = 4_096
 """Tokens of one forward pass of `split_batch` on a CPU, so that the activations of a layer fit into the CPU cache."""
 
 EXTRA_TEXT_TOKENS = 10
-"""Number of tokens that a generated text answer may be longer than the longest correct answer of its batch."""
+"""Number of tokens that a generated text answer, and any of beam search, may be longer than the longest correct answer
+of its batch: as in the published evaluation of the number token loss."""
 
 
 def kind_of(task: Task, layout: Layout, generation: Generation | None = None) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from numerate.batch import Model
 from numerate.config import Spec, setting
@@ -16,7 +16,7 @@ Method = Literal["one pass", "decoding", "beams"]
 """How answers are scored: in one forward pass, by greedy decoding, or by beam search with the beam width of the
 published evaluation."""
 
-METHODS: tuple[Method, ...] = ("one pass", "decoding", "beams")
+METHODS: tuple[Method, ...] = get_args(Method)
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,7 @@ class CellRequest(NamedTuple):
 def evaluate_cell(
     model: Model, evaluation_data: EvaluationData, cell: Mapping[str, Any], *, count: int, **options: Any
 ) -> dict[str, Any]:
-    """The record of one cell, by the `EvaluationKind` of the data: a function of the weights and the arguments, which
-    are those of `CellRequest`.
+    """The record of one cell, a function of the weights and the arguments (`CellRequest`):
 
         evaluate_cell(model, evaluation_data, {"first_digits": 3, "second_digits": 4}, count=100)
         {"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98, "count": 100, "low": 0.93, "high": 0.994, ...}
@@ -95,8 +94,8 @@ def evaluate_cell(
 def resolve_grid(task: Task, text: str | None) -> Grid:
     """The grid of a text, by the axes and strata of a task; without one the trained sizes and as many larger ones.
 
-    For a task that enumerates its cells, the default grid has those cells; for a file of rows, only the trained ones
-    among them. Raises `UserError` for a text that is no grid of the task, and for a task without axes.
+    For a task that enumerates its cells, the default grid has those; for a file of rows, the trained ones among them.
+    Raises `UserError` for a text that is no grid of the task, and for a task without axes.
 
     >>> from numerate.tasks import Arithmetic
     >>> str(resolve_grid(Arithmetic(digits=5), None)), str(resolve_grid(Arithmetic(), "1:12"))

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
 from numerate.batch import IGNORE_INDEX, Batch, Model, Output, StepContext, Tokens
-from numerate.evaluation.beams import PUBLISHED_EXTRA_TOKENS, beam_search
-from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts, split_batch
+from numerate.evaluation.beams import beam_search
+from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, EvaluationData, extract_prompts, split_batch
 from numerate.evaluation.evaluator import Method
 from numerate.evaluation.generate import greedy_decode
 from numerate.vocabulary import PAD
@@ -18,12 +18,11 @@ from numerate.vocabulary import PAD
 
 @dataclass(frozen=True)
 class MatchCounts:
-    """Which answers of a batch are correct.
+    """Which answers of a batch are correct: with all their target tokens, including the end token.
 
-    `correct`: whether all target tokens are predicted, including the end token. `first_error`: the position in the
-    answer (from 0) of the first wrong prediction, -1 if there is none. `num_correct_digits` of `num_digits` target
-    digits are correct. `token_correct`: which target tokens are predicted, in the order of the row; `target_mask` marks
-    the targets.
+    `first_error` is the position in the answer (from 0) of the first wrong prediction, -1 if there is none.
+    `num_correct_digits` of `num_digits` target digits are correct, and `token_correct` of the target tokens, which
+    `target_mask` marks.
     """
 
     correct: Bool[Tensor, " rows"]
@@ -37,10 +36,8 @@ class MatchCounts:
 @dataclass(frozen=True)
 class Predictions:
     """The predictions for a batch: `ids`, PAD after the end and outside of targets; with each the prediction of the
-    number head, if the model has one; and `match_counts`, which answers are correct.
-
-    `log_probability` is that of the tokens of each answer, in nats, None if it was not computed; `prompts` are the rows
-    that were continued, None in one forward pass.
+    number head, if the model has one. `log_probability` is that of the tokens of each answer, in nats, None if it was
+    not computed; `prompts` are the rows that were continued, None in one forward pass.
     """
 
     ids: Int[Tensor, "rows tokens"]
@@ -65,13 +62,13 @@ def predict(
     decoding every answer.
 
     `extra_tokens` tokens beyond the longest target may be decoded; they do not change the score. Beam search has at
-    least `PUBLISHED_EXTRA_TOKENS` extra tokens. `with_probability` is for one pass: decoding computes it anyway.
+    least `EXTRA_TEXT_TOKENS` extra tokens. `with_probability` is for one pass: decoding computes it anyway.
     """
     if method == "one pass":
         return _predict_in_one_pass(model, evaluation_data, batch, position_offset, with_probability)
     prompts, num_targets = extract_prompts(batch)
     is_beams = method == "beams"
-    max_new_tokens = num_targets + (max(extra_tokens, PUBLISHED_EXTRA_TOKENS) if is_beams else extra_tokens)
+    max_new_tokens = num_targets + (max(extra_tokens, EXTRA_TEXT_TOKENS) if is_beams else extra_tokens)
     search = beam_search if is_beams else greedy_decode
     generated = search(model, prompts, max_new_tokens, source=batch.source, position_offset=position_offset)
     padding = (0, max(0, num_targets - generated.ids.shape[1]))

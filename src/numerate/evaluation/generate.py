@@ -20,7 +20,7 @@ TokensCallback = Callable[[Sequence[int | None]], Collection[int]]
 """Called with the new token of each row (None for finished rows); returns the rows to stop."""
 
 STOP_CHECK_INTERVAL = 8
-"""Number of tokens between checks whether all rows have ended, since each check synchronizes with the device."""
+"""Number of tokens between checks whether all rows have ended, on a GPU, since each check synchronizes with it."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,8 @@ def decode_tokens(
     """Generates up to `max_new_tokens` tokens after the prompts that a decoder has processed, each selected by
     `next_token`, or until every row has one of `stop_ids`.
 
-    The host synchronizes with the device only every `STOP_CHECK_INTERVAL` tokens, to check whether all rows have ended;
-    on a CPU, and with `on_tokens`, at each token. The number that the number head predicts at a token is fed back
-    together with the token. A model with a regression head outputs its number and the end token, regardless of their
-    probability.
+    The number that the number head predicts at a token is fed back together with the token. A model with a regression
+    head outputs its number and the end token, regardless of their probability.
     """
     device = decoder.output.hidden_states.device
     stop_tensor = torch.tensor(list(stop_ids), dtype=torch.long, device=device)
@@ -169,11 +167,8 @@ def greedy_decode(
     position_offset: int = 0,
     end_id: int = EOS,
 ) -> GenerationOutput:
-    """Greedy decoding of up to `max_new_tokens` tokens, or until every row has `end_id`; the other end tokens of a
-    pretrained model end it like [EOS], which stands in `ids` for them.
-
-    Prompts may differ in length (padded on the right).
-    """
+    """Greedy decoding of up to `max_new_tokens` tokens after prompts (padded on the right), or until every row has
+    `end_id`; the other end tokens of a pretrained model end it like [EOS], which stands in `ids` for them."""
     decoder = CachedDecoder(model, prompts, max_new_tokens, source, position_offset)
     stop_ids = (end_id, *(model.other_end_ids if end_id == EOS else ()))
     output = decode_tokens(model, decoder, greedy_token, len(prompts.ids), max_new_tokens, stop_ids)
@@ -183,6 +178,5 @@ def greedy_decode(
 
 
 def last_number(output: Output) -> Float[Tensor, " rows"] | None:
-    """The prediction of the number head at the last token of each row; None without a number head."""
-    values = output.number_predictions
-    return None if values is None else values[:, -1]
+    """The prediction of the number head, if any, at the last token of each row."""
+    return None if output.number_predictions is None else output.number_predictions[:, -1]

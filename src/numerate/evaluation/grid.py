@@ -80,14 +80,10 @@ class Grid:
 
         - A text with one span on a task of several axes means that span on each: `1:12` is `1:12x1:12`.
         - `low:high:step` takes every step-th value from low on: `1:100:5x1:100:5`.
-        - `diagonal:101:160` ties all axes to one value: the cells 101+101, 102+102, ...; `diagonal:200:1000:100` has a
-          step.
-        - Several parts are joined by `+`: `1:20x1:20+diagonal:101:160`. A cell that is in two of them is evaluated
-          once. (Not by a comma, which makes a sweep of several recipes.)
+        - `diagonal:101:160` ties all axes to one value: the cells 101+101, 102+102, ...
+        - Several parts are joined by `+`: `1:20x1:20+diagonal:101:160`; a cell that is in two is evaluated once.
         - The published tiers have names (`NAMED_GRIDS`): `large`, `ood_only`, `up_to_40`, ..., `extended`.
-        - `cascade:1000`, `uneven:100:1000:100` and `carries:20` are strata of the `task` (`Task.strata`) at these
-          sizes: questions that uniformly drawn ones almost never are. `carries:20` has the longest carry chains 0, 2,
-          ..., 20.
+        - `cascade:1000` and `uneven:100:1000:100` are strata of the `task` (`Task.strata`) at these sizes.
 
         Raises `UserError` for any other text.
         """
@@ -129,14 +125,14 @@ def _parse_part(text: str, axes: Sequence[str], task: Task | None) -> GridPart:
     name, colon, rest = (part.strip() for part in text.partition(":"))
     if colon and re.fullmatch(r"[a-zA-Z]\w*", name):
         values = _parse_values(rest, text, axes)
-        if name != "diagonal":
-            if (total := sum(values)) > MAX_CELLS:  # a stratum may have as many cells as its size
-                raise UserError(f"grid: the sizes of {text!r} must add up to at most {MAX_CELLS:,}, not {total:,}")
+        if name == "diagonal":
+            layers = [(tuple((axis, value) for axis in axes),) for value in values]
+        elif (total := sum(values)) > MAX_CELLS:  # a stratum may have as many cells as its size
+            raise UserError(f"grid: the sizes of {text!r} must add up to at most {MAX_CELLS:,}, not {total:,}")
+        else:
             layers = [_stratum(name, size, axes, task) for size in values]
-            cells = tuple(cell for layer in layers for cell in layer)
-            return GridPart(f"{name}:{_format_range(values)}", cells, layers[0], layers[-1])
-        cells = tuple(tuple((axis, value) for axis in axes) for value in values)
-        return GridPart(f"diagonal:{_format_range(values)}", cells, cells[:1], cells[-1:])
+        cells = tuple(cell for layer in layers for cell in layer)
+        return GridPart(f"{name}:{_format_range(values)}", cells, layers[0], layers[-1])
     texts = re.split(r"[x\u00d7]", text)
     texts = texts * len(axes) if len(texts) == 1 else texts
     if len(texts) != len(axes):
@@ -155,10 +151,8 @@ def _stratum(name: str, size: int, axes: Sequence[str], task: Task | None) -> tu
     """The cells of a stratum at a size; of many with a further axis a few from its lowest to its highest value."""
     strata = {} if task is None else task.strata(size)
     if name not in strata:
-        what, known = "the task" if task is None else type(task).__name__, ", ".join(strata) or "none"
-        raise UserError(
-            f"grid: {what} has no stratum {name!r}; it has {known}." + did_you_mean(name, [*strata, "diagonal"])
-        )
+        hint = did_you_mean(name, [*strata, "diagonal"])
+        raise UserError(f"grid: the task has no stratum {name!r}; it has {', '.join(strata) or 'none'}.{hint}")
     cells = strata[name]
     if not cells:
         raise UserError(f"grid: {name}:{size} selects none of the questions of {type(task).__name__}")
@@ -201,9 +195,8 @@ def cell_entries(cell: Cell) -> dict[str, Any]:
 def cell_region(
     cell: Mapping[str, int], training_spans: Mapping[str, Span], validation_spans: Mapping[str, Span] | None
 ) -> str:
-    """The region of a cell: `in_distribution`, the sizes of training; `ood_validation`, sizes just above training, on
-    which the best checkpoint is selected; `ood_test`, larger sizes (`100+` if an axis is above 100); and `below`, sizes
-    smaller than all trained ones."""
+    """The region of a cell: the sizes of training, sizes just above, on which the best checkpoint is selected, larger
+    sizes (`100+` if an axis is above 100), and `below`, sizes smaller than all trained ones."""
     if all(cell[axis] in span for axis, span in training_spans.items()):
         return "in_distribution"
     if validation_spans is not None and all(cell[axis] in span for axis, span in validation_spans.items()):

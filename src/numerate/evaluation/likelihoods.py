@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from math import exp, inf, log, sqrt
 from typing import Any
 
-Z95 = 1.959963984540054
-"""The 97.5 % point of a normal distribution."""
+from numerate.evaluation.statistics import Z
 
 CHUNK_AXIS = "chunk"
 """The axis of a cell with the number of the first chunk of a portion of the validation set."""
@@ -70,8 +69,7 @@ class Likelihoods:
 
     @property
     def mean_of_exp(self) -> float | None:
-        """The published perplexity: the mean over batches of exp(mean loss of the batch). It depends on the batch size,
-        and for equal batches it is at least `perplexity`."""
+        """The published perplexity: the mean over batches of exp(mean loss of the batch)."""
         return self.batch_exps / self.batches if self.batches else None
 
     @property
@@ -80,11 +78,10 @@ class Likelihoods:
         return self.batch_losses / self.batches if self.batches else None
 
     def loss_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the loss, for other text of the same distribution; None for a single chunk."""
+        """The 95 % interval for other text of the same distribution; None for a single chunk."""
         return self._interval(self.tokens, self.nll_tokens, self.tokens_squared, 1.0)
 
     def bits_per_byte_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the bits per byte."""
         return self._interval(self.bytes, self.nll_bytes, self.bytes_squared, log(2.0))
 
     def _interval(self, total: int, product: float, squared: float, unit: float) -> tuple[float, float] | None:
@@ -94,22 +91,14 @@ class Likelihoods:
             return None
         ratio = self.nll / total
         residual_sum = self.nll_squared - 2 * ratio * product + ratio**2 * squared
-        half = Z95 * (sqrt(max(0.0, residual_sum) * self.chunks / (self.chunks - 1)) / total) / unit
+        half = Z * (sqrt(max(0.0, residual_sum) * self.chunks / (self.chunks - 1)) / total) / unit
         return self.nll / (total * unit) - half, self.nll / (total * unit) + half
 
     def record(self) -> dict[str, Any]:
         """The metrics for a record, with six significant digits; `low` and `high` are the interval of the loss."""
-        interval = self.loss_interval()
-        metrics: dict[str, float | None] = {
-            "loss": self.loss,
-            "low": interval and interval[0],
-            "high": interval and interval[1],
-            "perplexity": self.perplexity,
-            "bits_per_byte": self.bits_per_byte,
-            "token_accuracy": self.token_accuracy,
-            "batch_loss": self.batch_loss,
-            "mean_of_exp": self.mean_of_exp,
-        }
+        low, high = self.loss_interval() or (None, None)
+        names = ("perplexity", "bits_per_byte", "token_accuracy", "batch_loss", "mean_of_exp")
+        metrics = {"loss": self.loss, "low": low, "high": high} | {name: getattr(self, name) for name in names}
         rounded = {name: float(f"{value:.6g}") for name, value in metrics.items() if value is not None}
         return rounded | {"tokens": self.tokens, "bytes": self.bytes, "chunks": self.chunks}
 

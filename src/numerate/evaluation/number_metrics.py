@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
 from math import sqrt
-from statistics import NormalDist
 from typing import Any
 
 from numerate.evaluation.numbers_in_texts import ExactNumber, ParsedNumber, answer_number
-from numerate.evaluation.statistics import wilson_interval
+from numerate.evaluation.statistics import Z, wilson_interval
 from numerate.evaluation.sums import (
     Metric,
     Moments,
@@ -47,8 +46,6 @@ TOLERANCES = {
 }
 """How far a number may be off, relative to the target and absolutely: 1 %, and the tolerance of numpy's `isclose`, as
 in the published accuracy."""
-
-NORMAL_QUANTILE = NormalDist().inv_cdf(0.975)
 
 
 def is_close(prediction: ExactNumber, target: ExactNumber, relative: Fraction, absolute: Fraction) -> bool:
@@ -119,13 +116,12 @@ class NumberScores:
 
     @classmethod
     def merge(cls, scores_of_cells: Iterable["NumberScores"]) -> "NumberScores":
-        """Merges cells into one."""
         return reduce(add_sums, scores_of_cells, cls())
 
     def metrics(self) -> dict[str, float | None]:
         """Every metric of `NUMBER_METRICS` by name; None if it is undefined or overflows a float."""
-        counts = {"number_accuracy": self.correct, **self.within, "missing": self.missing, "invalid": self.invalid}
-        counts["clipped"] = self.clipped
+        counts = {name: getattr(self, name) for name in ("missing", "invalid", "clipped")} | {**self.within}
+        counts["number_accuracy"] = self.correct
         found: dict[str, float | None] = {name: ratio(count, self.count) for name, count in counts.items()}
         found["number_digit_accuracy"] = ratio(self.correct_digits, self.digits)
         found["mape"] = finite_float(self.relative_error / self.nonzero) if self.nonzero else None
@@ -142,7 +138,7 @@ class NumberScores:
         for name, moments in (("mae", self.linear), ("log_mae", self.log)):
             mean, mean_square, count = moments.mean("absolute_error"), moments.mean("squared_error"), moments.count
             if mean is not None and mean_square is not None and count > 1:
-                margin = NORMAL_QUANTILE * sqrt(max(0.0, mean_square - mean**2) / (count - 1))
+                margin = Z * sqrt(max(0.0, mean_square - mean**2) / (count - 1))
                 found |= {f"{name}.low": max(0.0, mean - margin), f"{name}.high": mean + margin}
         return found
 
@@ -159,7 +155,6 @@ class NumberScores:
 
 
 def _error_metrics(prefix: str, of: str) -> dict[str, Metric]:
-    """The metrics of errors on one scale."""
     return {
         f"{prefix}mae": Metric(f"mean absolute error{of}", lower_is_better=True),
         f"{prefix}mse": Metric(f"mean squared error{of}", lower_is_better=True),
@@ -201,7 +196,6 @@ def _matching_digits(prediction: ExactNumber | None, target: ExactNumber) -> tup
 
 
 def _digits_by_exponent(value: ExactNumber) -> dict[int, int]:
-    """The digits of a number by their power of ten."""
     _, digits, exponent = exact_decimal(finite_decimal(value)).as_tuple()
     assert isinstance(exponent, int)
     found = {exponent + index: digit for index, digit in enumerate(reversed(digits))}

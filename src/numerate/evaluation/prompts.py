@@ -42,11 +42,11 @@ class PromptProcessor(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> Prompt:
-        """Tokenizes a prompt. Raises `UserError` for one without tokens."""
+        """Raises `UserError` for a prompt without tokens."""
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """Decodes ids, without special tokens."""
+        """Without special tokens."""
 
     def postprocess(self, prompt: Prompt, text: str) -> str:
         """The generated text in plain notation."""
@@ -99,19 +99,18 @@ class QuestionPrompts(PromptProcessor):
         self.vocabulary = evaluation_data.vocabulary
 
     def encode(self, text: str) -> Prompt:
-        begin_ids = (BOS,) if getattr(self.tokenizer, "add_bos_token", False) else ()
         ids = [*self.tokenizer.encode(text, self.vocabulary)]
         parts = list(text) if len(ids) == len(text) else text.split()  # characters, or words
-        unknown = tuple(dict.fromkeys(part for part in parts if part not in self.vocabulary.token_to_id))
-        unknown = unknown if UNK in ids else ()
+        unknown = [part for part in parts if part not in self.vocabulary.token_to_id] if UNK in ids else []
         if text and not unknown and (question := self._encode_question(text)) is not None:
             return question
         if self.evaluation_data.has_number_tokens:
             task_name = type(self.evaluation_data.task).__name__
             raise UserError(f"prompt: {text!r} must be a question of {task_name}, whose tokens have numbers")
-        if not (*begin_ids, *ids):
+        ids = [BOS, *ids] if getattr(self.tokenizer, "add_bos_token", False) else ids
+        if not ids:
             raise UserError("prompt: must not be empty, as this run needs a question such as '12+34='")
-        return Prompt(text, (*begin_ids, *ids), unknown)
+        return Prompt(text, tuple(ids), tuple(dict.fromkeys(unknown)))
 
     def _encode_question(self, text: str) -> Prompt | None:
         """A question of the task; None for a text to continue."""
@@ -132,11 +131,8 @@ class QuestionPrompts(PromptProcessor):
 
 
 def pad_prompts(prompts: Sequence[Prompt], sample_indices: Sequence[int], device: torch.device) -> Tokens:
-    """Prompts as rows, padded on the right; `sample_indices` are their indices among the samples of the same prompt.
-
-    The example index of a row is a hash of its ids and sample index, so that its random numbers do not depend on other
-    prompts.
-    """
+    """Prompts as rows, padded on the right; the example index of each is a hash of its ids and its index among the
+    samples of the same prompt, so that its random numbers do not depend on other prompts."""
 
     def padded(rows: Iterable[Sequence[float]], padding: float) -> Tensor:
         return torch.tensor([[*row, *[padding] * (longest - len(row))] for row in rows], device=device)
@@ -189,16 +185,12 @@ def check_lengths(
     if window is not None and num_positions > window:
         num_positions, what = window, "a window"
     if num_positions > context:
-        warnings.append(
-            f"{what} reach to position {num_positions}, and rows of training had {context} tokens: text there may be "
-            "poor"
-        )
-    row = torch.full((1, num_positions), UNK)
+        reach = f"{what} reach to position {num_positions}, and rows of training had {context} tokens"
+        warnings.append(f"{reach}: text there may be poor")
+    row = Tokens(torch.full((1, num_positions), UNK), torch.tensor([num_positions]), torch.zeros(1, dtype=torch.long))
     try:
-        model.check_tokens(Tokens(row, torch.tensor([num_positions]), torch.zeros(1, dtype=torch.long)))
+        model.check_tokens(row)
     except UserError as error:
-        raise UserError(
-            f"max_new_tokens: {length} do not fit: {error}. Or set context_length={context}: the last tokens alone are "
-            "then read, as if the text began there"
-        ) from error
+        hint = f"Or set context_length={context}: the last tokens alone are then read, as if the text began there"
+        raise UserError(f"max_new_tokens: {length} do not fit: {error}. {hint}") from error
     return warnings

@@ -5,13 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch import Tensor
-
-from numerate.batch import IGNORE_INDEX, Batch, Model
+from numerate.batch import Batch, Model
 from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, EvaluationData, make_batches
 from numerate.evaluation.evaluator import Method
 from numerate.evaluation.exact_match import predict
-from numerate.evaluation.text_answers import restore_number_format
+from numerate.evaluation.text_answers import decode_row, restore_number_format
 from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
 from numerate.vocabulary import BOS, EOS
@@ -59,10 +57,9 @@ def sample_answers(
     length.
     """
     samples: list[AnswerSample] = []
-    data = evaluation_data
+    data, decodes = evaluation_data, evaluation_data.layout.is_autoregressive
     if extra_tokens is None:
         extra_tokens = 2 if questions.texts is None else EXTRA_TEXT_TOKENS
-    decodes = data.layout.is_autoregressive
     if method != "beams" or not decodes:
         method = "decoding" if decodes else "one pass"
     for batch in make_batches(data, questions, model):
@@ -70,10 +67,9 @@ def sample_answers(
             model, data, batch, position_offset, method=method, extra_tokens=extra_tokens, with_probability=True
         )
         assert found.log_probability is not None
-        values, prompts = found.number_values, found.prompts
-        columns = (found.log_probability, found.match_counts.correct, found.match_counts.first_error)
-        num_targets = (batch.target_ids != IGNORE_INDEX).sum(1).tolist()
-        rows = zip(*(column.tolist() for column in columns), found.ids.tolist(), num_targets, strict=True)
+        prompts, matches = found.prompts, found.match_counts
+        columns = (found.log_probability, matches.correct, matches.first_error, found.ids, matches.target_mask.sum(1))
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         for row, (log_probability, is_correct, first_error, ids, length) in enumerate(rows):
             question, answer = format_question(questions, len(samples))
             ids = ids if decodes else ids[:length]
@@ -81,11 +77,11 @@ def sample_answers(
                 text = _labels_at_positions(batch, row, ids, data.vocabulary.tokens)
             else:
                 ids = ids[: ids.index(EOS) + 1] if EOS in ids else ids
-                text = _decode(data, ids, values, row)
+                text = decode_row(data.tokenizer, data.vocabulary, ids, found.number_values, row)
             prompt = ""
             if prompts is not None:
                 prompt_ids = prompts.ids[row, : int(prompts.lengths[row])].tolist()
-                prompt = _decode(data, prompt_ids, prompts.number_values, row)
+                prompt = decode_row(data.tokenizer, data.vocabulary, prompt_ids, prompts.number_values, row)
             samples.append(
                 AnswerSample(
                     question=question,
@@ -99,12 +95,6 @@ def sample_answers(
                 )
             )
     return samples
-
-
-def _decode(data: EvaluationData, ids: list[int], values: Tensor | None, row: int) -> str:
-    """The text of some ids of a row, with the values of its number tokens if it has any."""
-    row_values = None if values is None else values[row, : len(ids)].tolist()
-    return data.tokenizer.decode_with_number_values(ids, row_values, data.vocabulary)
 
 
 def _labels_at_positions(batch: Batch, row: int, ids: list[int], symbols: Sequence[str]) -> str:

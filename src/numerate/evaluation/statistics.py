@@ -18,14 +18,12 @@ proportions are fractions from 0 to 1, and all intervals have a level of 95 %.
 | whether seeds are enough | before training | `min_p_value` |
 | combined curves | seeds | `seed_band` |
 
-A p-value is the probability of a difference at least this large under the null hypothesis. It says nothing about the
-size of the difference, so report an interval as well. With few seeds no p-value can be small: see `min_p_value`. All
-tests are two-sided.
+A p-value says nothing about the size of the difference, so report an interval as well. With few seeds no p-value can be
+small: see `min_p_value`. All tests are two-sided.
 
 scipy.stats computes the tests, and is imported when one is made, since that takes a second. It also has Clopper and
 Pearson's interval, `scipy.stats.binomtest(correct, count).proportion_ci()`. It lacks Wilson's interval of arrays and of
-fractional counts, the interquartile mean, and Holm's correction. The bootstrap is written here so that tables of
-results do without scipy.
+fractional counts, the interquartile mean, and Holm's correction.
 """
 
 from collections import Counter
@@ -97,8 +95,7 @@ def region_mean(cells: Sequence[tuple[int, int]], num_repeats: int = 1) -> Propo
     """The mean accuracy over cells with equal weights, with an interval for the sampling of questions.
 
     `cells` are (correct, count) pairs. The interval is Wilson's for the effective count with the same uncertainty of
-    the mean, (number of cells)^2 / sum(1 / count): with equal counts the pooled one. Cells differ in difficulty, which
-    it does not use: it is a little too wide, never too narrow, when counts are equal. If each question was repeated
+    the mean, (number of cells)^2 / sum(1 / count): with equal counts the pooled one. If each question was repeated
     (`num_repeats`, e.g. for position offsets), the interval is as wide as for one repetition.
 
     >>> region_mean([(100, 100), (50, 100)]).value
@@ -107,8 +104,7 @@ def region_mean(cells: Sequence[tuple[int, int]], num_repeats: int = 1) -> Propo
     Raises `UserError` without cells, or for a cell with count 0.
     """
     _check_counts([correct for correct, _ in cells], [count for _, count in cells], least=1)
-    # Exact, so that a mean of 0.99 compares as 0.99: sums of rounded shares fall just below. Equal counts are added
-    # as whole numbers first, which for ten thousand cells is a hundred times quicker than adding fractions.
+    # Exact, as sums of rounded shares fall just below 0.99; equal counts are added as whole numbers, which is quicker.
     by_count: Counter[int] = Counter()
     for correct, count in cells:
         by_count[int(count)] += int(correct)
@@ -139,8 +135,7 @@ def interquartile_mean(values: ArrayLike) -> Any:
     """The mean of the middle half; values at the boundary count partially. Agarwal et al. (2021), section 4,
     https://arxiv.org/abs/2108.13264, recommend it over the mean and the median for few runs.
 
-    Over the last axis: a number for one dimension, otherwise an array with the mean of each row. Where the number of
-    values is no multiple of four, a trimmed mean that drops whole values (as in rliable) differs a little.
+    Over the last axis: a number for one dimension, otherwise an array with the mean of each row.
 
     >>> interquartile_mean([0.0, 0.4, 0.6, 1.0])
     0.5
@@ -165,11 +160,10 @@ def stratified_bootstrap_interval(
 
     Efron (1979), https://doi.org/10.1214/aos/1176344552; Agarwal et al. (2021), section 4,
     https://arxiv.org/abs/2108.13264. A stratum is a task or a variant; its values are those of its seeds. `statistic`
-    takes an array [resamples, all values] and gives one number for each row: `interquartile_mean`, or
-    `lambda rows: np.median(rows, axis=-1)`. A pure function of the values and of `key`.
+    takes an array [resamples, all values] and gives one number for each row. A pure function of the values and `key`.
 
-    Cells of a grid must not be strata: the same model answers them, and the interval would be too narrow. It also is
-    with few strata of fewer than about five seeds. All values have equal weight.
+    Cells of a grid must not be strata: the same model answers them, and the interval would be too narrow, as it is with
+    few strata of fewer than about five seeds.
 
     >>> strata = [[0.1, 0.3], [0.9, 0.9]]
     >>> low, high = stratified_bootstrap_interval(strata, "key", statistic=lambda rows: rows.mean(axis=-1))
@@ -213,8 +207,7 @@ def seed_band(
 def fisher_exact(first: tuple[int, int], second: tuple[int, int]) -> float:
     """The p-value of Fisher's exact test for two success rates, each given as (successes, trials).
 
-    For independent trials, such as the numbers of seeds of two recipes that solve a task. Fisher (1935), "The logic of
-    inductive inference", https://doi.org/10.2307/2342435.
+    Fisher (1935), "The logic of inductive inference", https://doi.org/10.2307/2342435.
 
     >>> round(fisher_exact((3, 3), (0, 3)), 3)
     0.1
@@ -232,10 +225,10 @@ def paired_permutation_test(first: Sequence[float], second: Sequence[float], *ke
     """The p-value of the sign-flip permutation test: whether the means of paired values differ, such as the scores of
     two recipes with the same seeds.
 
-    The p-value is the fraction of all assignments of signs to the differences whose mean is at least as far from 0.
-    Fisher (1935), "The design of experiments", section 21; Dror et al. (2018), https://aclanthology.org/P18-1128,
-    recommend it. Exact up to 17 pairs (`MAX_PERMUTATIONS`); beyond, sign assignments are sampled as a pure function of
-    the values and `key`, including the observed one (Phipson and Smyth, 2010, https://arxiv.org/abs/1603.05766).
+    It is the fraction of all assignments of signs to the differences whose mean is at least as far from 0: Fisher
+    (1935), "The design of experiments", section 21. Exact up to 17 pairs (`MAX_PERMUTATIONS`); beyond, sign assignments
+    are sampled as a pure function of the values and `key`, including the observed one (Phipson and Smyth, 2010,
+    https://arxiv.org/abs/1603.05766).
 
     >>> paired_permutation_test([0.9, 0.8, 0.7, 0.9, 0.8], [0.1, 0.3, 0.2, 0.1, 0.2])
     0.0625
@@ -262,10 +255,9 @@ def paired_difference(first: Sequence[float], second: Sequence[float]) -> Paired
     """The difference of two models over the same questions, each with one score per question.
 
     The interval of right and wrong answers (1 and 0) is the adjusted one of Agresti and Min (2005),
-    https://doi.org/10.1002/sim.1781, which is not empty where both have the same ones right; of other scores it is a
-    percentile bootstrap over questions. The test is the sign test on the questions with different scores: of right and
-    wrong answers the exact form of McNemar's (1947), https://doi.org/10.1007/BF02295996. The models are given: another
-    training may differ by more.
+    https://doi.org/10.1002/sim.1781; of other scores it is a percentile bootstrap over questions. The test is the sign
+    test on the questions with different scores: of right and wrong answers the exact form of McNemar's (1947),
+    https://doi.org/10.1007/BF02295996. The models are given: another training may differ by more.
 
     >>> found = paired_difference([1, 1, 1, 0, 1, 0], [0, 0, 1, 1, 0, 0])
     >>> round(found.value, 3), found.num_higher, found.num_lower, found.p_value
@@ -312,8 +304,7 @@ def permutation_test(first: Sequence[float], second: Sequence[float], *key: obje
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm-adjusted p-values of several tests, in the given order: the probability that any of the differences with an
-    adjusted p-value below 0.05 is a false positive is at most 0.05, for any dependence between the tests. Holm (1979),
+    """Holm-adjusted p-values of several tests, in the given order, for any dependence between them. Holm (1979),
     https://www.jstor.org/stable/4615733.
 
     >>> holm([0.01, 0.04, 0.03])
@@ -349,8 +340,7 @@ def probability_of_improvement(first: Sequence[float], second: Sequence[float]) 
     """The probability that a seed of the first is better than a seed of the second; ties count half.
 
     Agarwal et al. (2021), section 4, https://arxiv.org/abs/2108.13264; the U of Mann and Whitney (1947),
-    https://doi.org/10.1214/aoms/1177730491, divided by the number of pairs. 0.5 means no difference. For several tasks,
-    average over the tasks.
+    https://doi.org/10.1214/aoms/1177730491, divided by the number of pairs. 0.5 means no difference.
 
     >>> probability_of_improvement([0.9, 0.8], [0.1, 0.8])
     0.875

@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from torch import Tensor
+
 from numerate.batch import Batch, Model
 from numerate.evaluation.exact_match import Predictions, target_likelihood
 from numerate.evaluation.number_metrics import NumberScores
@@ -24,6 +26,12 @@ def restore_number_format(tokenizer: Tokenizer, text: str) -> str:
     return (
         tokenizer.number_format.normalize_numbers(text, is_answer=True) if isinstance(tokenizer, Characters) else text
     )
+
+
+def decode_row(tokenizer: Tokenizer, vocabulary: Vocabulary, ids: list[int], values: Tensor | None, row: int) -> str:
+    """The text of some ids of a row, with the values of its number tokens if it has any."""
+    row_values = None if values is None else values[row, : len(ids)].tolist()
+    return tokenizer.decode_with_number_values(ids, row_values, vocabulary)
 
 
 class AnswerScorer:
@@ -55,11 +63,9 @@ class AnswerScorer:
 
     def add_answers(self, predictions: Predictions) -> None:
         """Adds the predictions for the next questions alone: their ids up to the end token."""
-        values = predictions.number_values
         for row, ids in enumerate(predictions.ids.tolist()):
-            length = ids.index(EOS) if EOS in ids else len(ids)
-            row_values = None if values is None else values[row, :length].tolist()
-            text = self.tokenizer.decode_with_number_values(ids[:length], row_values, self.vocabulary)
+            answer = ids[: ids.index(EOS)] if EOS in ids else ids
+            text = decode_row(self.tokenizer, self.vocabulary, answer, predictions.number_values, row)
             has_slots = self.questions.has_numbers
             self.predictions.append(restore_number_format(self.tokenizer, text) if has_slots else text)
             self.sums = replace(self.sums, ended=self.sums.ended + (EOS in ids))

@@ -76,7 +76,6 @@ class TextScores:
 
     @classmethod
     def merge(cls, scores_of_cells: Iterable["TextScores"]) -> "TextScores":
-        """Merges cells into one."""
         return reduce(add_sums, scores_of_cells, cls())
 
     def metrics(self) -> dict[str, float | None]:

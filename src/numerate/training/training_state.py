@@ -36,7 +36,8 @@ class BestStepRule:
         """The rule for a metric: by default that of the kind of evaluation, and the loss for tokens with numeric
         values, which are hardly ever an exact match."""
         kind = evaluation_data.kind
-        metric = best_metric or ("loss" if evaluation_data.has_number_tokens else kind.default_best_metric)
+        prefers_loss = evaluation_data.has_number_tokens or kind.validates_likelihood
+        metric = best_metric or ("loss" if prefers_loss else "accuracy")
         return cls(metric, metric == "accuracy" and (best_metric is not None or kind.loss_breaks_ties))
 
     @property

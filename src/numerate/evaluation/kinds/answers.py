@@ -20,7 +20,7 @@ from numerate.evaluation.evaluator import CellRequest, Method
 from numerate.evaluation.exact_match import predict
 from numerate.evaluation.grid import OOD_REGIONS, Cell, cell_entries
 from numerate.evaluation.kinds.kind import EvaluationKind
-from numerate.evaluation.samples import AnswerSample, sample_answers
+from numerate.evaluation.samples import sample_answers
 from numerate.evaluation.statistics import wilson_interval
 from numerate.evaluation.text_answers import AnswerScorer
 from numerate.evaluation.text_metrics import require_text_packages
@@ -35,10 +35,9 @@ class AnswerKind(EvaluationKind, ABC):
     """Questions with answers, each correct or wrong as a whole, and additional scores that the kind defines.
 
     For a causal model whose answers have one tokenization, greedy decoding gives the correct answer if and only if
-    every argmax is correct with teacher forcing: by induction over the answer, the prefix that decoding reads is then
-    the correct one. So one forward pass scores a whole batch. Otherwise, and for kinds with `columns` or
-    `always_decodes`, answers are decoded token by token. For decoded answers, `numbers` in the record has the errors of
-    the numeric ones as sums (`numerate.evaluation.number_metrics`), and `scores` the sums of `score_answer`.
+    every argmax is correct with teacher forcing, so one forward pass scores a whole batch. Otherwise, and for kinds
+    with `columns` or `always_decodes`, answers are decoded token by token; `numbers` in the record then has the errors
+    of the numeric ones as sums (`numerate.evaluation.number_metrics`), and `scores` the sums of `score_answer`.
     """
 
     always_decodes: ClassVar[bool] = False
@@ -63,15 +62,10 @@ class AnswerKind(EvaluationKind, ABC):
         return super().check_causal(model, evaluation_data) if evaluation_data.layout.is_autoregressive else None
 
     def score(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> dict[str, Any]:
-        """The record of one cell.
-
-            ExactMatch().score(model, evaluation_data, CellRequest({"first_digits": 3, "second_digits": 4}, 100))
-            {"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98, "count": 100, "low": 0.93, ...}
-
-        An answer is `correct` if all of its tokens are, including the end token. `first_error_counts` counts, for each
-        position of the answer, the questions whose first wrong token is there; `digit_accuracy` is the share of target
-        digits that are correct, in one forward pass with teacher forcing, when decoding after the model's own tokens.
-        If a cell has at most `count` distinct questions, each is used once, and `count` in the record is their number.
+        """The record of one cell. An answer is `correct` if all of its tokens are, including the end token;
+        `first_error_counts` counts, for each position of the answer, the questions whose first wrong token is there;
+        `digit_accuracy` is the share of target digits that are correct, in one forward pass with teacher forcing, when
+        decoding after the model's own tokens.
 
         Raises `UserError` for a cell that the task does not have, and if a non-causal model would have to decode.
         """
@@ -109,10 +103,8 @@ class AnswerKind(EvaluationKind, ABC):
         """What collects the answers, batch by batch, and adds to the record; None if nothing does. With mask tokens
         (`MaskedLM`) the whole answer is predicted from masks at once, so that predictions are the model's own, as in
         decoding."""
-        is_decoded = method != "one pass" or evaluation_data.layout.has_mask_tokens
-        return self._scorer(evaluation_data, questions) if is_decoded else None
-
-    def _scorer(self, evaluation_data: EvaluationData, questions: Questions) -> AnswerScorer:
+        if method == "one pass" and not evaluation_data.layout.has_mask_tokens:
+            return None
         score = self.checked_scores if self.columns else None
         return AnswerScorer(evaluation_data.tokenizer, evaluation_data.vocabulary, questions, score)
 
@@ -121,12 +113,11 @@ class AnswerKind(EvaluationKind, ABC):
         questions = cell_questions(evaluation_data.task, cell, count=count, seed=seed, split=split)
         samples = sample_answers(model, evaluation_data, questions, position_offset, method=method)
         facts = question_facts(evaluation_data.task, questions)
-        return [sample.record(cell) | fact | self._scores(sample) for sample, fact in zip(samples, facts, strict=True)]
-
-    def _scores(self, sample: AnswerSample) -> dict[str, Any]:
-        if not self.columns:
-            return {}
-        return {"scores": self.checked_scores(sample.question, sample.correct_answer or "", sample.prediction)}
+        lines = [sample.record(cell) | fact for sample, fact in zip(samples, facts, strict=True)]
+        for line, one in zip(lines, samples, strict=True):
+            if self.columns:
+                line["scores"] = self.checked_scores(one.question, one.correct_answer or "", one.prediction)
+        return lines
 
     def checked_scores(self, question: str, correct_answer: str, prediction: str) -> dict[str, float]:
         """The scores of `score_answer`. Raises `UserError` for a column without a score, and for one that is not from 0
@@ -142,14 +133,13 @@ class AnswerKind(EvaluationKind, ABC):
     def sample_cells(self, cells: Mapping[Cell, str]) -> list[Cell]:
         """The cells to show sample answers of: the largest in distribution, then the smallest, middle and largest out
         of distribution; of sizes up to `MAX_SAMPLED_SIZE` where answers are not kept anyway."""
-        if not self.keeps_predictions:
-            sizes = {cell: cell_entries(cell)["cell"].values() for cell in cells}
-            cells = {cell: name for cell, name in cells.items() if max(sizes[cell], default=0) <= MAX_SAMPLED_SIZE}
-        equal_sizes = [cell for cell in cells if len({size for _, size in cell}) == 1]
+        sizes = {cell: cell_entries(cell)["cell"].values() for cell in cells}
+        fitting = [cell for cell in cells if self.keeps_predictions or max(sizes[cell], default=0) <= MAX_SAMPLED_SIZE]
+        equal_sizes = [cell for cell in fitting if len({size for _, size in cell}) == 1]
         trained = [cell for cell in equal_sizes if cells[cell] == "in_distribution"]
         ood = [cell for name in OOD_REGIONS for cell in equal_sizes if cells[cell] == name]
         selected = trained[-1:] + ood[:1] + ood[len(ood) // 2 : len(ood) // 2 + 1] + ood[-1:]
-        return list(dict.fromkeys(selected)) or list(cells)[:1]
+        return list(dict.fromkeys(selected)) or fitting[:1]
 
     # Validation ---------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """The kind of evaluation of pretrained models: answers that are generated freely, compared by their number or text."""
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,9 +26,10 @@ from numerate.evaluation.generation_settings import Generation
 from numerate.evaluation.kinds.answers import AnswerKind, cell_record
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.numbers_in_texts import SPECIAL_TOKEN, answer_number, correct_number, extract_answer
+from numerate.evaluation.text_answers import decode_row
 from numerate.tasks.plain import plain_examples
 from numerate.tasks.questions import Questions
-from numerate.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from numerate.vocabulary import BOS, EOS, PAD, UNK
 
 
 @dataclass(frozen=True)
@@ -56,17 +58,13 @@ class GeneratedAnswers(AnswerKind):
     def validation_method(self, evaluation_data: EvaluationData) -> Method:
         return "one pass"
 
-    def check_request(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> None:
-        self._checked_questions(model, evaluation_data, request)
-
-    def _checked_questions(
+    def check_request(
         self, model: Model, evaluation_data: EvaluationData, request: CellRequest
     ) -> tuple[Questions, int]:
         """The questions of a cell, and the largest number of tokens that is read and generated for one of them."""
         self.check_causal(model, evaluation_data)
-        questions = cell_questions(
-            evaluation_data.task, request.cell, count=request.num_questions, seed=request.seed, split=request.split
-        )
+        cell, count, seed, *_, split = request
+        questions = cell_questions(evaluation_data.task, cell, count=count, seed=seed, split=split)
         return questions, _check_lengths(model, evaluation_data, questions)
 
     def score(
@@ -75,20 +73,18 @@ class GeneratedAnswers(AnswerKind):
         """The record of one cell. `numbers` has the errors of answers that are numbers, `numbers_by_digits` those for
         each number of digits that the correct number has before its decimal point."""
         lines = self.predict(model, evaluation_data, request, log)
-        pattern, by_digits = get_generation(evaluation_data).answer_pattern, dict[int, list[Mapping[str, Any]]]()
+        pattern, by_digits = get_generation(evaluation_data).answer_pattern, defaultdict[int, list[Any]](list)
         for line in lines:
             if (target := correct_number(line["correct_answer"], pattern)) is not None:
-                by_digits.setdefault(len(str(abs(int(target)))), []).append(line)
+                by_digits[len(str(abs(int(target))))].append((answer_number(line["prediction"], pattern), target))
 
-        def numbers(some: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-            predictions = [answer_number(line["prediction"], pattern) for line in some]
-            targets = [correct_number(line["correct_answer"], pattern) for line in some]
-            return NumberScores.from_numbers(predictions, targets).to_record()
+        def numbers(pairs: Sequence[Any]) -> dict[str, Any]:
+            return NumberScores.from_numbers(*zip(*pairs, strict=True)).to_record()
 
         names = [name for name in self.columns if name in lines[0]]
         details: dict[str, Any] = {"scores": {name: round(sum(line[name] for line in lines), 6) for name in names}}
         if by_digits:
-            details["numbers"] = numbers(lines)
+            details["numbers"] = numbers([pair for pairs in by_digits.values() for pair in pairs])
             details["numbers_by_digits"] = {str(digits): numbers(by_digits[digits]) for digits in sorted(by_digits)}
         num_correct = sum(line["correct"] for line in lines)
         method = self.resolve_method(evaluation_data, request.method)
@@ -99,7 +95,7 @@ class GeneratedAnswers(AnswerKind):
     ) -> list[dict[str, Any]]:
         """The lines of predictions.jsonl: those of the log, and the others as they are generated."""
         generation = get_generation(evaluation_data)
-        questions, num_tokens = self._checked_questions(model, evaluation_data, request)
+        questions, num_tokens = self.check_request(model, evaluation_data, request)
         lines = {} if log is None else {row: with_correct(generation, line) for row, line in log.lines.items()}
         rows_per_batch = max(1, MAX_TOKENS_PER_BATCH // num_tokens)
         for start in range(0, len(questions), rows_per_batch):
@@ -178,8 +174,12 @@ def generate_texts(
     stops = [*own_stops, *next_question]
     decode = partial(evaluation_data.tokenizer.decode, vocabulary=vocabulary)
     texts = [GeneratedText(decode, (), stops) for _ in batch.targets]
-    stop_ids = [vocabulary.token_to_id[text] for text in own_stops if text in vocabulary.token_to_id]
-    excluded = torch.tensor(_ids_without_row(vocabulary), dtype=torch.long, device=batch.targets.device)
+    ids, end_ids = vocabulary.pretrained_ids, [EOS]
+    if ids is not None and ids[EOS] >= 0:  # others may be the same one, as GPT-2's <|endoftext|> is [BOS] too
+        end_ids = [i for i in (EOS, PAD, UNK, BOS) if ids[i] == ids[EOS]]
+    end_ids += [vocabulary.token_to_id[text] for text in own_stops if text in vocabulary.token_to_id]
+    without_row = [] if ids is None else [i for i in (PAD, UNK, BOS) if ids[i] < 0]
+    excluded = torch.tensor(without_row, dtype=torch.long, device=batch.targets.device)
 
     def next_token(logits: Tensor, step: int) -> Tensor:
         return logits.index_fill(-1, excluded, -torch.inf).argmax(-1)
@@ -197,30 +197,17 @@ def generate_texts(
         next_token,
         len(batch.targets),
         generation.max_new_tokens,
-        [*_end_ids(vocabulary), *model.other_end_ids, *stop_ids],
+        [*end_ids, *model.other_end_ids],
         on_tokens=on_tokens if stops else None,
     )
     output.check_finite()
     ended, answers = output.has_stop_token.tolist(), []
     for row, (ids, length) in enumerate(zip(output.ids.tolist(), output.lengths.tolist(), strict=True)):
         row_ids = ids[: length - ended[row]]
-        values = None if output.number_values is None else output.number_values[row, : len(row_ids)].tolist()
-        text = evaluation_data.tokenizer.decode_with_number_values(row_ids, values, vocabulary)
+        text = decode_row(evaluation_data.tokenizer, vocabulary, row_ids, output.number_values, row)
         answer = text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]
         answers.append({"prediction": answer.strip(), "ended": ended[row] or len(answer) < len(text)})
     return answers
-
-
-def _end_ids(vocabulary: Vocabulary) -> list[int]:
-    """[EOS], and other special tokens that are the same one in the tokenizer, as GPT-2's <|endoftext|> is [BOS] too."""
-    ids = vocabulary.pretrained_ids
-    return [EOS] if ids is None or ids[EOS] < 0 else [i for i in (EOS, PAD, UNK, BOS) if ids[i] == ids[EOS]]
-
-
-def _ids_without_row(vocabulary: Vocabulary) -> list[int]:
-    """The special tokens that the tokenizer does not have."""
-    ids = vocabulary.pretrained_ids
-    return [] if ids is None else [i for i in (PAD, UNK, BOS) if ids[i] < 0]
 
 
 def is_correct(generation: Generation, prediction: str, correct_answer: str) -> bool:

@@ -1,8 +1,8 @@
 """A kind of evaluation: which cells are evaluated, and how answers are scored."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from numerate.batch import Model
 from numerate.config import Span, Spec
@@ -30,14 +30,12 @@ class EvaluationKind(Spec, ABC):
     unit: ClassVar[str] = "questions"
     """What `count` counts."""
 
-    default_best_metric: ClassVar[Literal["accuracy", "loss"]] = "accuracy"
-    """The metric of validation by which the best checkpoint is selected by default."""
-
     loss_breaks_ties: ClassVar[bool] = False
     """Whether the validation loss decides between checkpoints of the same accuracy."""
 
     validates_likelihood: ClassVar[bool] = False
-    """Whether training validates the likelihood of text, every token of which is a target, rather than answers."""
+    """Whether training validates the likelihood of text, every token of which is a target, rather than answers, and the
+    best checkpoint is by default that of the lowest loss."""
 
     extra_tokens: ClassVar[int] = 0
     """Number of tokens by which a decoded answer may be longer than the longest correct answer of its batch."""
@@ -60,8 +58,11 @@ class EvaluationKind(Spec, ABC):
         """The number of questions of a cell if `count` are requested."""
         return num_cell_questions(evaluation_data.task, dict(cell), count)
 
+    def row_sizes(self, evaluation_data: EvaluationData, cells: Sequence[Cell]) -> dict[Cell, RowSize]:
+        """From which the cost of each cell is estimated."""
+        return row_sizes(evaluation_data, cells)
+
     def region(self, cell: Mapping[str, int], training: Spans, ood_validation: Spans | None) -> str:
-        """The region of a cell, by the sizes of training and of OOD validation."""
         return cell_region(cell, training, ood_validation)
 
     def sample_cells(self, cells: Mapping[Cell, str]) -> list[Cell]:
@@ -86,9 +87,8 @@ class EvaluationKind(Spec, ABC):
             )
         return None
 
-    def check_request(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> None:
+    def check_request(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> Any:
         """Raises `UserError` for a cell that the model cannot be asked, before any work; the model has no weights."""
-        return
 
     @abstractmethod
     def score(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -104,7 +104,6 @@ class TextLikelihood(EvaluationKind):
     """Language modeling: loss, perplexity and bits per byte of text, where every token is a target."""
 
     unit: ClassVar[str] = "chunks"
-    default_best_metric: ClassVar[Literal["accuracy", "loss"]] = "loss"
     validates_likelihood: ClassVar[bool] = True
 
     def default_count(self, evaluation: Evaluation) -> int:
