@@ -76,23 +76,6 @@ def test_shares_are_of_all_that_ask_for_a_number() -> None:
     assert set(metrics) == set(NUMBER_METRICS)
 
 
-def test_digits_are_compared_place_by_place() -> None:
-    def digits(prediction: str, target: str) -> tuple[int, int]:
-        scores = NumberScores.from_texts([prediction], [target])
-        return scores.correct_digits, scores.digits
-
-    assert digits("1234", "1234") == (4, 4)
-    assert digits("1934", "1234") == (3, 4)
-    assert digits("234", "1234") == (3, 4)
-    assert digits("51234", "1234") == (4, 4)
-    assert digits("12.5", "12.50") == (3, 3)
-    assert digits("-12.4", "12.5") == (2, 3)
-    assert digits("5", "100") == (0, 3), "a place that is missing is not right, though its digit is 0"
-    assert digits("5", "105.05") == (2, 5), "but behind the point nothing is 0"
-    assert digits("nothing", "100") == (0, 3)
-    assert digits("0", "0") == (1, 1)
-
-
 def test_numbers_that_no_float_tells_apart_differ() -> None:
     big = "123456789012345678901234567890"
     scores = NumberScores.from_texts([big, big[:-1] + "1"], [big, big])

@@ -24,7 +24,7 @@ CELL: dict[str, Any] = {
 SUMS = "absolute_error squared_error target target_squared prediction prediction_squared product"
 ERRORS = {"count": 3, **dict.fromkeys(SUMS.split(), "1.5")}
 NUMBERS = {
-    **{"count": 4, "digits": 9, "correct": 3, "missing": 0, "invalid": 1, "correct_digits": 8, "within": {"0.1": 3}},
+    **{"count": 4, "correct": 3, "missing": 0, "invalid": 1, "within": {"0.1": 3}},
     **{"linear": ERRORS, "log": ERRORS},
     **{"clipped": 0, "nonzero": 4, "relative_error": "0.1", "metrics": {"mae": 0.5}},
 }

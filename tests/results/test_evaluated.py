@@ -76,9 +76,7 @@ def test_numbers_are_also_shown_by_the_digits_of_the_correct_ones_and_others_cou
     by_digits = {"1": numbers(*short), "3": numbers(*long)}
     shown = lines(results(tmp_path, record | {"numbers_by_digits": by_digits}, kind=GeneratedAnswers()))
     begin = next(i for i, line in enumerate(shown) if "digits of answer" in line)
-    assert shown[begin].endswith(
-        "digits of answer cells number accuracy, % number digit accuracy, % missing, % mae mape log mae"
-    )
+    assert shown[begin].endswith("digits of answer cells number accuracy, % missing, % mae mape log mae")
     rows = [line.removeprefix("final 100 in distribution ").split()[:3] for line in shown[begin + 2 : begin + 4]]
     assert rows == [["1", "1", "50"], ["3", "1", "0"]]
     assert "Correct answers that are no numbers, and are compared as text: 97" in shown

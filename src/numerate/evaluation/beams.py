@@ -12,11 +12,9 @@ from numerate.evaluation.generate import CachedDecoder, GenerationOutput, greedy
 from numerate.vocabulary import EOS, PAD
 
 PUBLISHED_NUM_BEAMS = 4
-"""The number of beams in the published evaluation of the number token loss: Zausinger et al. (2025),
-https://arxiv.org/abs/2411.02083."""
+"""The number of beams of the number token loss: Zausinger et al. (2025), https://arxiv.org/abs/2411.02083."""
 
-MIN_SCORE = -1e9
-"""Below every score."""
+MIN_SCORE = -1e9  # below every score
 
 
 @torch.no_grad()
@@ -33,10 +31,7 @@ def beam_search(
 
     Finished answers are ranked by their log-probability per token. A row is done when its best unfinished answer, at
     its current length, is no better than the worst of `num_beams` finished ones. This is the default of transformers'
-    `generate(num_beams=...)`, and the answers are the same. One beam is greedy decoding, except that an unfinished
-    answer ends only at `max_new_tokens`.
-
-    Raises `OperationalError` for NaN logits.
+    `generate(num_beams=...)`, and the answers are the same. Raises `OperationalError` for NaN logits.
     """
     if model.regression_token_id is not None:  # it predicts the whole answer at once
         return greedy_decode(model, prompts, max_new_tokens, source=source, position_offset=position_offset)
@@ -94,8 +89,7 @@ def beam_search(
 
 
 class _Beams(NamedTuple):
-    """The beams of each row with their scores, and the values of their number tokens, if the model has a number
-    head."""
+    """The beams of each row with their scores, and the values of their number tokens, if any."""
 
     ids: Int[Tensor, "rows beams most"]
     scores: Float[Tensor, "rows beams"]

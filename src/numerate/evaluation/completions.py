@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -33,9 +33,8 @@ class Completion:
         return self.prompt + self.text
 
     def record(self) -> dict[str, Any]:
-        """A line of a `.jsonl` file."""
-        fields = asdict(self) | {"tokens": list(self.tokens), "log_probability": round(self.log_probability, 4)}
-        return {name: fields[name] for name in ("prompt", "sample", "text", "tokens", "log_probability", "stopped")}
+        found = {"prompt": self.prompt, "sample": self.sample, "text": self.text, "tokens": [*self.tokens]}
+        return found | {"log_probability": round(self.log_probability, 4), "stopped": self.stopped}
 
 
 def generate_completions(
@@ -58,8 +57,7 @@ def generate_completions(
     """
     device = next(model.parameters()).device
     # Each sample of a prompt, and each repetition of a prompt, has its own random numbers.
-    num_samples: Counter[tuple[int, ...]] = Counter()
-    requests: list[tuple[Prompt, int]] = []
+    num_samples, requests = Counter[tuple[int, ...]](), list[tuple[Prompt, int]]()
     for prompt in prompts:
         requests += [(prompt, num_samples[prompt.ids] + sample) for sample in range(count)]
         num_samples[prompt.ids] += count
@@ -104,10 +102,8 @@ def generate_completions(
 
 
 class GeneratedText:
-    """The text of a row as its tokens are generated, up to a stop text; incomplete characters are buffered.
-
-    Only recent tokens are decoded again, together with those of the previous output, since the text of a token depends
-    on what precedes it (the space before a word, the bytes of a character).
+    """The text of a row as its tokens are generated, up to a stop text; incomplete characters are buffered. Recent
+    tokens are decoded again, since the text of a token depends on what precedes it (spaces, bytes of a character).
 
     >>> row = GeneratedText(lambda ids: bytes(ids).decode(errors="replace"), on_text=lambda text: print([text]))
     >>> for byte in "5€".encode():
@@ -128,8 +124,7 @@ class GeneratedText:
         self._ids, self._previous_start, self._printed_end = list(context_ids), 0, len(context_ids)
 
     def add(self, *tokens: int, is_final: bool = False) -> None:
-        """Adds tokens, and calls `on_text` with what is new: often a word, sometimes nothing yet; at the end also an
-        incomplete character."""
+        """Adds tokens, and calls `on_text` with what is new, if anything; at the end also an incomplete character."""
         self._ids += tokens
         old = self.decode(self._ids[self._previous_start : self._printed_end])
         new = self.decode(self._ids[self._previous_start :])[len(old) :]
@@ -138,9 +133,8 @@ class GeneratedText:
         self._previous_start, self._printed_end = self._printed_end, len(self._ids)
         num_before, self.text = len(self.text), self.text + new
         for stop in self.stop_texts:
-            # Only if it may just have been completed.
-            stop_index = self.text.find(stop, max(0, num_before - len(stop) + 1))
-            if stop_index >= 0:
-                self.text, self.is_stopped = self.text[: stop_index + len(stop)], True
+            end = self.text.find(stop, max(0, num_before - len(stop) + 1)) + len(stop)  # if it was just completed
+            if end >= len(stop):
+                self.text, self.is_stopped = self.text[:end], True
         if self.on_text is not None:
             self.on_text(self.text[num_before:])

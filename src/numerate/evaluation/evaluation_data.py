@@ -68,7 +68,6 @@ class EvaluationData:
 
     @cached_property
     def kind(self) -> Any:
-        """Its `EvaluationKind`, by which answers are scored."""
         return kind_of(self.task, self.layout, self.generation)
 
     @cached_property
@@ -106,8 +105,7 @@ class EvaluationData:
         return self._number_mask.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
 
     def longest_rows(self, task: Task, split: str = "validation", count: int = 64) -> Tokens:
-        """Tokens of the longest questions of a task without few-shot examples, to check that position embeddings are
-        large enough."""
+        """Tokens of the longest questions of a task without few-shot examples, to check position embeddings."""
         largest = {axis: span.high for axis, span in task.training_spans().items()}
         largest_task = task.at_cell(**largest) if largest else task
         longest = largest_task.longest_questions()
@@ -119,9 +117,10 @@ def split_batch(batch: Batch, max_rows: int | None = None) -> Sequence[Batch]:
     """Splits a batch into groups of consecutive rows: on a CPU so small that activations stay in its cache, elsewhere
     of at most `MAX_TOKENS_PER_BATCH` tokens and `max_rows` rows."""
     rows, time = batch.tokens.ids.shape
-    is_on_cpu = batch.tokens.ids.device.type == "cpu"
-    step = max(1, (MAX_TOKENS_PER_CPU_FORWARD if is_on_cpu else MAX_TOKENS_PER_BATCH) // max(1, time))
-    step = step if is_on_cpu else min(step, max_rows or step)
+    if batch.tokens.ids.device.type == "cpu":
+        step = max(1, MAX_TOKENS_PER_CPU_FORWARD // max(1, time))
+    else:
+        step = min(max(1, MAX_TOKENS_PER_BATCH // max(1, time)), max_rows or rows)
     return [batch] if rows <= step else [slice_rows(batch, slice(at, at + step)) for at in range(0, rows, step)]
 
 
@@ -187,12 +186,12 @@ def num_cell_questions(task: Task, cell: Mapping[str, Any], count: int, split: s
 
 
 def limit_count(task: Task, count: int, split: str) -> int:
-    """`count`, but at most the number of rows of a split in files, since none is repeated."""
+    """`count`, but at most the number of rows of a split in files."""
     rows = task.num_rows(split)
     return count if rows is None else min(count, rows)
 
 
 def question_facts(task: Task, questions: Questions) -> list[dict[str, int]]:
     """`Task.question_facts` by question, as columns of predictions."""
-    facts = {name: values.tolist() for name, values in task.question_facts(questions).items()}
-    return [{name: values[row] for name, values in facts.items()} for row in range(len(questions))]
+    facts = task.question_facts(questions)
+    return [{name: values[row].item() for name, values in facts.items()} for row in range(len(questions))]

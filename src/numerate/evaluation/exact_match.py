@@ -58,8 +58,7 @@ def predict(
     extra_tokens: int = 0,
     with_probability: bool = False,
 ) -> Predictions:
-    """Predicts the targets of a batch: in one forward pass (on a CPU, in one for each part of `split_batch`), or by
-    decoding every answer.
+    """Predicts the targets of a batch, in one forward pass or by decoding every answer.
 
     `extra_tokens` tokens beyond the longest target may be decoded; they do not change the score. Beam search has at
     least `EXTRA_TEXT_TOKENS` extra tokens. `with_probability` is for one pass: decoding computes it anyway.

@@ -25,9 +25,8 @@ STOP_CHECK_INTERVAL = 8
 
 @dataclass(frozen=True)
 class GenerationOutput:
-    """The tokens generated after each prompt: `ids` up to and including the end token, then PAD; their `lengths`.
-    `log_probability` is their total log-probability under the model, in nats. `number_values` are the predictions of
-    the number head at each token, 1 after the end (meaningful only for [NUM] tokens); None without a number head.
+    """The tokens generated after each prompt: `ids` up to and including the end token, then PAD; their `lengths`, total
+    `log_probability` in nats, and the predictions of the number head at each token, if there is one, 1 after the end.
     `has_stop_token` marks the rows that ended with an end token, not at the maximum length."""
 
     ids: Int[Tensor, "rows tokens"]
@@ -46,8 +45,7 @@ class CachedDecoder:
     """The `output` at the last token of each row, one token further at each step.
 
     The tokens before are in the model's cache. Rows are read again where a model cannot reorder its cache, and where
-    they have more than `window` tokens: then the last of them alone, as if the text began there.
-    """
+    they have more than `window` tokens: then the last of them alone, as if the text began there."""
 
     output: Output
     tokens: Tokens

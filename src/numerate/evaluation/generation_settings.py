@@ -10,8 +10,7 @@ from numerate.evaluation.numbers_in_texts import ANSWER_PATTERN
 
 @dataclass(frozen=True)
 class Generation(Spec):
-    """Answers that a model generates freely, as pretrained models do: an answer is correct if its number is, or its
-    text where the correct answer is no number (`GeneratedAnswers`).
+    """Answers that a model generates freely, as pretrained models do (`GeneratedAnswers`).
 
     The examples of a few-shot prompt are training examples, the same before every question. `answer_pattern` finds the
     answer in a text: by default what follows `####`, as in the solutions of GSM8K.

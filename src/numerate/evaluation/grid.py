@@ -23,11 +23,11 @@ STRATUM = "stratum"
 MAX_CHOSEN = 11
 """As many cells per size has a stratum with a further axis, such as the longest carry chain."""
 
-REGIONS = ("in_distribution", "ood_validation", "ood_test", "100+", "below")
-"""The regions of a grid, in the order of reports: see `cell_region`."""
-
 OOD_REGIONS = ("ood_validation", "ood_test", "100+")
 """The regions of sizes above those of training."""
+
+REGIONS = ("in_distribution", *OOD_REGIONS, "below")
+"""The regions of a grid, in the order of reports: see `cell_region`."""
 
 MAX_OOD_TEST_SIZE = 100
 """Cells larger than training with an axis above this form a separate region, `100+`: McLeish et al. (2024),
@@ -45,8 +45,7 @@ NAMED_GRIDS = {
     "mul": "1:25x1:25",
     "sort": "1:30x1:30",
 }
-"""The grids of the published evaluation of Abacus, by the names of its options: each has the cells that the previous
-one lacks. A name can be part of a grid: `large+ood_only+up_to_40`."""
+"""The grids of the published evaluation of Abacus, by the names of its options, which can be parts of a grid."""
 
 MAX_CELLS = 1_000_000
 """A part of a grid with more cells is an error."""
@@ -126,7 +125,7 @@ def _parse_part(text: str, axes: Sequence[str], task: Task | None) -> GridPart:
     if colon and re.fullmatch(r"[a-zA-Z]\w*", name):
         values = _parse_values(rest, text, axes)
         if name == "diagonal":
-            layers = [(tuple((axis, value) for axis in axes),) for value in values]
+            layers: list[tuple[Cell, ...]] = [(tuple((axis, value) for axis in axes),) for value in values]
         elif (total := sum(values)) > MAX_CELLS:  # a stratum may have as many cells as its size
             raise UserError(f"grid: the sizes of {text!r} must add up to at most {MAX_CELLS:,}, not {total:,}")
         else:
@@ -151,8 +150,8 @@ def _stratum(name: str, size: int, axes: Sequence[str], task: Task | None) -> tu
     """The cells of a stratum at a size; of many with a further axis a few from its lowest to its highest value."""
     strata = {} if task is None else task.strata(size)
     if name not in strata:
-        hint = did_you_mean(name, [*strata, "diagonal"])
-        raise UserError(f"grid: the task has no stratum {name!r}; it has {', '.join(strata) or 'none'}.{hint}")
+        what, hint = type(task).__name__ if task else "the task", did_you_mean(name, [*strata, "diagonal"])
+        raise UserError(f"grid: {what} has no stratum {name!r}; it has {', '.join(strata) or 'none'}.{hint}")
     cells = strata[name]
     if not cells:
         raise UserError(f"grid: {name}:{size} selects none of the questions of {type(task).__name__}")
@@ -209,8 +208,7 @@ def cell_region(
 def deal_by_size(items: Iterable[T], num_shards: int, size: Callable[[T], float]) -> list[list[T]]:
     """The items in shards of about equal cost: dealt from the largest to the smallest, there and back.
 
-    >>> deal_by_size([1, 2, 3, 4, 5, 6], 3, size=float)
-    [[6, 1], [5, 2], [4, 3]]
+    Starting with the most expensive cell, each is added to the cheapest shard so far; they depend only on the cells.
     """
     shards: list[list[T]] = [[] for _ in range(num_shards)]
     for place, item in enumerate(sorted(items, key=lambda item: -size(item))):
@@ -225,3 +223,25 @@ def parse_shard(text: str) -> tuple[int, int]:
     if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise UserError(f"shard: must be from 1/4 to 4/4, for example, not {text!r}")
     return int(match[1]), int(match[2])
+
+
+def interleave_by_cost(items: Sequence[T], cost: Callable[[T], float]) -> list[T]:
+    """The items in an order in which every range has both expensive and cheap ones: that with rank r by cost is placed
+    at the fractional part of r times the golden ratio (Weyl 1916, https://doi.org/10.1007/BF01475864)."""
+    ranked = sorted(items, key=lambda item: -cost(item))
+    return [ranked[rank] for rank in sorted(range(len(ranked)), key=lambda rank: rank * (5**0.5 - 1) / 2 % 1.0)]
+
+
+def split_by_cost(costs: Sequence[float], num_ranges: int) -> list[range]:
+    """At most `num_ranges` consecutive, nonempty ranges of about equal cost.
+
+    >>> split_by_cost([1.0, 1.0, 2.0, 1.0, 1.0], 3)
+    [range(0, 2), range(2, 3), range(3, 5)]
+    """
+    total, cost_before = sum(costs), 0.0
+    bounds: dict[int, list[int]] = {}
+    for index, item_cost in enumerate(costs):
+        number = min(int((cost_before + item_cost / 2) / total * num_ranges), num_ranges - 1)
+        bounds.setdefault(number, []).append(index)
+        cost_before += item_cost
+    return [range(indices[0], indices[-1] + 1) for indices in bounds.values()]

@@ -1,10 +1,9 @@
 """Accuracy of per-token labels by position, as in counting, and the score of memorization.
 
-A row has several labels: in counting to 60 the t-th is t. Training ends at some position, such as 50, so that a model
-that has only memorized it still predicts 50 of 60 labels correctly (83 %). Every label score is therefore reported with
-its *baseline*, the score of memorization: correct at every position of training, wrong at all others. On labels beyond
-training, and on the last label, memorization scores 0, but a constant answer may score more (up to 100 % if all rows
-end with the same label); the baseline is then the larger of the two.
+A row has several labels: in counting to 60 the t-th is t. A model that has only memorized training up to 50 still
+predicts 50 of 60 labels (83 %). Every label score is therefore reported with its *baseline*, the score of memorization:
+correct at every position of training, wrong at all others. On labels beyond training, and on the last label, that is 0,
+but a constant answer may score more (all rows may end with the same label); the baseline is the larger of the two.
 
 All fractions are of labels, or of rows, over all given cells, with equal weights.
 """
@@ -97,15 +96,12 @@ class LabelCounts:
 
     @classmethod
     def merge(cls, parts: Iterable["LabelCounts"]) -> "LabelCounts":
-        """Merges several cells, or parts of one. Raises `ValueError` without any, and if `max_training_labels`
-        differs."""
+        """Raises `ValueError` without any, and if `max_training_labels` differs."""
         each = list(parts)
         (trained,) = {labels.max_training_labels for labels in each}
         total: LabelCounts = reduce(add_sums, (replace(labels, max_training_labels=0) for labels in each))
         target_counts = {name: _sort_by_count(counts) for name, counts in total.target_counts.items()}
         return replace(total, max_training_labels=trained, target_counts=target_counts)
-
-    # Shares -------------------------------------------------------------------------------------------------------
 
     def score(self, metric: Metric) -> float | None:
         """The value of a metric; None without labels, as for `ood_accuracy` in short rows."""
@@ -122,11 +118,11 @@ class LabelCounts:
     def interval(self, metric: Metric, num_offsets: int = 1) -> tuple[float, float] | None:
         """The 95 % interval of the score over rows, of which each was evaluated at `num_offsets` position offsets: the
         labels of a row are not independent, so that it is Wilson's for the number of rows, which is conservative."""
-        score, rows, first = self.score(metric), self.rows, self._first_ood_position
+        score, rows = self.score(metric), self.rows
         if score is None:
             return None
         if metric == "ood_accuracy":
-            rows = self.targets_by_position[first]
+            rows = self.targets_by_position[self._first_ood_position]
         rows = max(1, rows // num_offsets)
         return wilson_interval(min(score, 1.0) * rows, rows)
 
@@ -153,11 +149,9 @@ class LabelCounts:
         return max(target_counts.values()) / sum(target_counts.values()) if target_counts else None
 
     def accuracy_by_position(self) -> list[tuple[int, int, int]]:
-        """The accuracy by position: (t, correct, count) for each position t, from 1."""
+        """(t, correct, count) for each position t, from 1."""
         counts = zip(self.correct_by_position, self.targets_by_position, strict=True)
         return [(t, correct, count) for t, (correct, count) in enumerate(counts, 1) if count]
-
-    # Records ------------------------------------------------------------------------------------------------------
 
     def record(self) -> dict[str, Any]:
         """The entry `labels` in the record of a cell: its sums beside those of the record, metrics and baselines."""

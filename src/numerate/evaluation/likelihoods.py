@@ -16,8 +16,8 @@ class Likelihoods:
     """Sums over chunks of text that can be merged.
 
     `nll` is the sum of -ln(probability) of all tokens, in nats; `bytes` is the length of their text in UTF-8;
-    `correct_tokens` is the number of tokens with the highest probability. Intervals are computed from sums of squares
-    and products over chunks; `batches` and the sums over batches are for the published mean over batches.
+    `correct_tokens` of the tokens have the highest probability. Sums of squares and products over chunks are for
+    intervals, those over batches for the published mean over batches.
 
     >>> both = Likelihoods(nll=30.0, tokens=10, bytes=40) + Likelihoods(nll=10.0, tokens=10, bytes=60)
     >>> both.loss, round(both.perplexity, 3), round(both.bits_per_byte, 3)
@@ -42,7 +42,7 @@ class Likelihoods:
         """The same, as one batch of the published mean over batches."""
         if not self.tokens:
             return self
-        return replace(self, batches=1, batch_losses=self.loss, batch_exps=perplexity_of(self.loss))
+        return replace(self, batches=1, batch_losses=self.loss, batch_exps=self.perplexity)
 
     def __add__(self, other: "Likelihoods") -> "Likelihoods":
         return Likelihoods(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
@@ -55,7 +55,7 @@ class Likelihoods:
     @property
     def perplexity(self) -> float:
         """exp(loss): the number of equally likely tokens with the same loss."""
-        return perplexity_of(self.loss)
+        return inf if self.loss >= 700 else exp(self.loss)
 
     @property
     def bits_per_byte(self) -> float | None:
@@ -112,14 +112,9 @@ class Likelihoods:
         return cls(**{name: value for name, value in sums.items() if name in known})
 
 
-def perplexity_of(loss: float) -> float:
-    """exp(loss), infinite above what a float holds."""
-    return inf if loss >= 700 else exp(loss)
-
-
 def merge_portions(portions: Iterable[tuple[int, Likelihoods]]) -> Likelihoods:
-    """Merges portions of one text, each given with the index of its first chunk. No chunk counts twice: of portions
-    with the same first chunk only the longest counts, and portions that start inside another do not count."""
+    """Merges portions of one text, each given with the index of its first chunk, so that no chunk counts twice: the
+    longest of those with the same first chunk counts, and those that start inside another do not."""
     counted, end = [], 0
     for first, likelihoods in sorted(portions, key=lambda portion: (portion[0], -portion[1].chunks)):
         if first >= end:

@@ -1,15 +1,11 @@
 """Metrics of number answers: accuracy, accuracy within a tolerance, errors and correlations.
 
 There are two scales: `mae`, `mse`, `r2`, ... are of the numbers themselves, `log_mae`, `log_mse`, `log_r2`, ... of
-sign(x) log10(|x| + 1), which measures factors. A single outlier dominates the linear ones; the published tables are of
-the logarithmic ones (Zausinger et al., 2025, https://arxiv.org/abs/2411.02083).
+sign(x) log10(|x| + 1), as the published tables (Zausinger et al., 2025, https://arxiv.org/abs/2411.02083). An answer
+without a number is wrong in all accuracies, has no error, and is counted in `missing` or `invalid`.
 
-An answer without a number counts as wrong in all accuracies. It has no error: it is excluded from errors and
-correlations and counted in `missing` or `invalid`.
-
-To limit the effect of very long numbers, predictions are clipped to an absolute value of `CLIP_LIMIT`, or ten times the
-target if that is larger, in errors, R² and correlations (`clipped` counts them). The published evaluation has the same
-bound, regardless of the target. Accuracies and digits are not clipped.
+In errors, R² and correlations, predictions are clipped to an absolute value of `CLIP_LIMIT`, or ten times the target if
+that is larger (`clipped` counts them). The published evaluation has the same bound, regardless of the target.
 
 All sums are exact: merging cells gives exactly the result of all their questions together.
 """
@@ -28,7 +24,6 @@ from numerate.evaluation.sums import (
     Moments,
     add_sums,
     check_pairs,
-    exact_decimal,
     finite_decimal,
     finite_float,
     ratio,
@@ -63,8 +58,7 @@ class NumberScores:
 
     `count` questions have a number as their target (others are not counted at all). `correct` of their answers are
     exactly that number, `within` are within a tolerance, `missing` have no number and `invalid` are malformed ones;
-    `clipped` predictions were too large. `correct_digits` of the `digits` digits of the targets are predicted at their
-    position. `relative_error` is a sum over predictions of the `nonzero` targets that are not 0.
+    `clipped` predictions were too large. `relative_error` is a sum over the `nonzero` targets that are not 0.
 
     >>> scores = NumberScores.from_texts(["it is 12", "1,000", "nothing"], ["12", "999", "3"])
     >>> scores.correct, scores.missing, scores.metrics()["mae"]
@@ -76,8 +70,6 @@ class NumberScores:
     missing: int = 0
     invalid: int = 0
     clipped: int = 0
-    digits: int = 0
-    correct_digits: int = 0
     nonzero: int = 0
     within: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(TOLERANCES, 0))
     linear: Moments = Moments()
@@ -90,17 +82,15 @@ class NumberScores:
         questions = [(found, number) for found, number in zip(predictions, targets, strict=True) if number is not None]
         exact = [(found.value, number) for found, number in questions if found.value is not None]
         unclipped = [(finite_decimal(found), finite_decimal(number)) for found, number in exact]
-        pairs = [(_clip(found, max(CLIP_LIMIT, 10 * abs(number))), number) for found, number in unclipped]
+        limits = [max(CLIP_LIMIT, 10 * abs(number)) for _, number in unclipped]
+        pairs = [(max(-most, min(most, found)), y) for (found, y), most in zip(unclipped, limits, strict=True)]
         logs = [(signed_log(found), signed_log(number)) for found, number in pairs]
-        digits = [_matching_digits(found.value, number) for found, number in questions]
         return cls(
             count=len(questions),
             correct=sum(found == number for found, number in exact),
             missing=sum(found.missing for found, _ in questions),
             invalid=sum(found.invalid for found, _ in questions),
             clipped=sum(one != other for one, other in zip(unclipped, pairs, strict=True)),
-            digits=sum(count for _, count in digits),
-            correct_digits=sum(count for count, _ in digits),
             nonzero=sum(number != 0 for _, number in pairs),
             within={name: sum(is_close(*pair, *bounds) for pair in exact) for name, bounds in TOLERANCES.items()},
             linear=Moments.from_pairs(pairs),
@@ -123,7 +113,6 @@ class NumberScores:
         counts = {name: getattr(self, name) for name in ("missing", "invalid", "clipped")} | {**self.within}
         counts["number_accuracy"] = self.correct
         found: dict[str, float | None] = {name: ratio(count, self.count) for name, count in counts.items()}
-        found["number_digit_accuracy"] = ratio(self.correct_digits, self.digits)
         found["mape"] = finite_float(self.relative_error / self.nonzero) if self.nonzero else None
         for prefix, moments in (("", self.linear), ("log_", self.log)):
             found |= {f"{prefix}mae": moments.mean("absolute_error"), f"{prefix}mse": moments.mean("squared_error")}
@@ -167,7 +156,6 @@ NUMBER_METRICS: dict[str, Metric] = {
     "number_accuracy": Metric("correct numbers", True),
     "within_1e-2": Metric("numbers within 1 %", True),
     "within_1e-5": Metric("numbers within 0.001 %", True),
-    "number_digit_accuracy": Metric("correct digits by position", True),
     "missing": Metric("answers without a number", True, True),
     "invalid": Metric("answers with an invalid number", True, True),
     "clipped": Metric("numbers too large, clipped", True, True),
@@ -176,27 +164,3 @@ NUMBER_METRICS: dict[str, Metric] = {
     **_error_metrics("log_", " of sign(x) log10(|x| + 1)"),
 }
 """The metrics of numbers; docs/metrics.md defines them."""
-
-
-def _clip(number: Fraction, limit: Fraction) -> Fraction:
-    return max(-limit, min(limit, number))
-
-
-def _matching_digits(prediction: ExactNumber | None, target: ExactNumber) -> tuple[int, int]:
-    """The number of digits of the target that the prediction has at the same position (aligned at the decimal point),
-    and the number of digits of the target. Leading zeros, and trailing ones after the point, do not count; 0 has one
-    digit. Signs are ignored."""
-    digits = _digits_by_exponent(target)
-    if prediction is None:
-        return 0, len(digits)
-    predicted = _digits_by_exponent(prediction)
-    highest = max(0, *predicted)
-    matches = sum(exponent <= highest and predicted.get(exponent, 0) == digit for exponent, digit in digits.items())
-    return matches, len(digits)
-
-
-def _digits_by_exponent(value: ExactNumber) -> dict[int, int]:
-    _, digits, exponent = exact_decimal(finite_decimal(value)).as_tuple()
-    assert isinstance(exponent, int)
-    found = {exponent + index: digit for index, digit in enumerate(reversed(digits))}
-    return found | dict.fromkeys(range(exponent), 0)

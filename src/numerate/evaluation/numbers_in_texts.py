@@ -1,7 +1,6 @@
 """Parses numbers in texts, and those of answers, exactly. What is ambiguous, such as `18 000`, is no number.
 
-Numbers are defined in `numerate.text.tokenizers.number_spans`, which tokenizers also use. For answers there are further
-rules, among them for LaTeX, fractions and units, of which docs/metrics.md has a table.
+Numbers are defined in `numerate.text.tokenizers.number_spans`; docs/metrics.md has the further rules for answers.
 """
 
 import re

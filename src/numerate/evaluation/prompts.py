@@ -15,9 +15,6 @@ from numerate.evaluation.text_answers import restore_number_format
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.vocabulary import BOS, EOS, PAD, UNK
 
-DEFAULT_MAX_NEW_TOKENS = 200
-"""Default of `max_new_tokens`, if they fit into the context."""
-
 
 @dataclass(frozen=True)
 class Prompt:
@@ -66,14 +63,8 @@ class LanguageModelingPrompts(PromptProcessor):
 
     def encode(self, text: str) -> Prompt:
         ids = self._encode_ids(text)
-        characters = dict.fromkeys(text) if self._is_lossy(text, ids) else ()
-        unknown = tuple(one for one in characters if self._is_lossy(one, self._encode_ids(one)))
-        return Prompt(text, (self.tokenizer.document_start_id, *ids), unknown)
-
-    def _is_lossy(self, text: str, ids: Sequence[int]) -> bool:
-        """Whether tokenization loses or changes characters of a text, other than spaces."""
-        is_same = "".join(self.decode(ids).split()) == "".join(text.split())
-        return self.tokenizer.special_token_ids.get("unk") in ids or not is_same
+        unknown = [one for one in dict.fromkeys(text) if self.decode(self._encode_ids(one)).strip() != one.strip()]
+        return Prompt(text, (self.tokenizer.document_start_id, *ids), tuple(unknown))
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids)  # type: ignore[no-any-return]
@@ -155,7 +146,7 @@ def resolve_max_new_tokens(
     context: int,
     context_length: int | None,
     *,
-    default: int = DEFAULT_MAX_NEW_TOKENS,
+    default: int = 200,
 ) -> int:
     """The maximum number of new tokens: `max_new_tokens` if given; for questions the length of their answers plus
     `EXTRA_TEXT_TOKENS`; otherwise `default`; but at most as many as fit into the context."""

@@ -19,10 +19,9 @@ from numerate.vocabulary import BOS, EOS
 class AnswerSample:
     """One answer: `question`, `correct_answer` and `prediction` in plain format, `model_text` in the model's own.
 
-    Numbers of a number head are inserted into the texts. `correct` is the exact match of an evaluation, end and numbers
-    included; None, as `correct_answer`, where the answer is unknown. `probability` is that of all generated tokens
-    under the model. `first_error` is the position in the answer, from 0, of the first wrong token, None where none is.
-    `ended` is whether it stopped by itself.
+    `correct` is the exact match of an evaluation, end and numbers included; None, as `correct_answer`, where the answer
+    is unknown. `probability` is that of all generated tokens; `first_error` is the position of the first wrong one
+    from 0, None where none is. `ended` is whether the answer stopped by itself.
     """
 
     question: str
@@ -35,7 +34,6 @@ class AnswerSample:
     ended: bool
 
     def record(self, cell: Mapping[str, int]) -> dict[str, Any]:
-        """A line of samples.jsonl or predictions.jsonl."""
         return {"cell": dict(cell), **asdict(self), "probability": round(self.probability, 6)}
 
 
@@ -49,12 +47,11 @@ def sample_answers(
     method: Method = "one pass",
     are_answers_known: bool = True,
 ) -> list[AnswerSample]:
-    """Decodes every question: by beam search for `method="beams"`, and else greedily, which gives the same as one pass.
+    """Decodes every question: by beam search for `method="beams"`, and else greedily, which gives the same as one pass;
+    for per-token labels and masks the prediction is the argmax at every target position.
 
     `extra_tokens` tokens beyond the target's length are allowed: by default 2, and `EXTRA_TEXT_TOKENS` where answers
-    are texts; beam search has the published number at least. For per-token labels and masks the prediction is the
-    argmax at every target position. If the answers are not `are_answers_known`, those of the questions only give the
-    length.
+    are texts. If the answers are not `are_answers_known`, those of the questions only give the length.
     """
     samples: list[AnswerSample] = []
     data, decodes = evaluation_data, evaluation_data.layout.is_autoregressive

@@ -1,17 +1,10 @@
 """Sampling of the next token.
 
-Logits are processed in this order, that of transformers' `generate`:
-
-1. `temperature`: logits are divided by it;
-2. `top_k`: the k most probable tokens are kept; Fan et al. (2018), https://arxiv.org/abs/1805.04833;
-3. `top_p`: the fewest most probable tokens with this total probability are kept (the nucleus); Holtzman et al.
-   (2020), https://arxiv.org/abs/1904.09751;
-4. `min_p`: tokens with at least this share of the highest probability are kept; Nguyen et al. (2024),
-   https://arxiv.org/abs/2407.01082.
-
-Ties with the last kept token are kept as well, so that results do not depend on how a device sorts equal values. Then a
-uniform random number that depends only on (seed, row, position) selects a token by cumulative probability: a prompt has
-the same continuation alone and in a batch, in any order and on any number of processes.
+Logits are processed by `temperature`, `top_k` (Fan et al., 2018, https://arxiv.org/abs/1805.04833), `top_p` (Holtzman
+et al., 2020, https://arxiv.org/abs/1904.09751) and `min_p` (Nguyen et al., 2024, https://arxiv.org/abs/2407.01082), in
+this order, that of transformers' `generate`. Ties with the last kept token are kept as well, so that results do not
+depend on how a device sorts equal values. Then a uniform random number that depends only on (seed, row, position)
+selects a token by cumulative probability: a prompt has the same continuation alone and in a batch, in any order.
 """
 
 from collections.abc import Sequence
@@ -25,20 +18,11 @@ from torch import Tensor
 
 from numerate.batch import Model, Tokens
 from numerate.config import Spec, setting
-from numerate.evaluation.generate import (
-    CachedDecoder,
-    GenerationOutput,
-    NextTokenFunction,
-    TokensCallback,
-    decode_tokens,
-    greedy_token,
-)
+from numerate.evaluation.generate import CachedDecoder, GenerationOutput, TokensCallback, decode_tokens, greedy_token
 from numerate.tasks.counter_rng import mix_bits
 from numerate.vocabulary import EOS
 
 EXCLUDED_SCORE = float("-inf")
-"""The score of an excluded token."""
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -66,7 +50,6 @@ class Sampling(Spec):
 
     @property
     def is_greedy(self) -> bool:
-        """Whether decoding is greedy."""
         return not self.do_sample or self.temperature == 0
 
 
@@ -87,31 +70,24 @@ def generate(
 
     Prompts may differ in length (padded on the right). The random numbers of a row depend only on (`sampling.seed`, its
     entry of `prompts.example_indices`, its number of new tokens). `on_tokens` is called with every generated token.
-    `log_probability` is under the model, before any setting of `sampling`.
 
     With a `window` only the last `window` tokens of a row are used, as if the text started there: each token then costs
     a forward pass over the window as soon as a row is longer.
 
-        generate(model, prompts, 50, Sampling(temperature=0.8)).lengths.tolist()
-    [50]
-
     Raises `UserError` for a model that is not causal, and for positions beyond its embeddings; `OperationalError` for
     NaN logits.
     """
-    decoder = CachedDecoder(model, prompts, max_new_tokens, None, position_offset, window)
-    sampler = token_sampler(sampling, prompts, max_new_tokens)
-    generated = decode_tokens(model, decoder, sampler, len(prompts.ids), max_new_tokens, stop_ids, on_tokens=on_tokens)
-    generated.check_finite()
-    return generated
+    decoder, next_token = CachedDecoder(model, prompts, max_new_tokens, None, position_offset, window), greedy_token
+    if not sampling.is_greedy:
+        uniform = uniform_numbers(sampling.seed, prompts.example_indices.cpu().numpy(), max_new_tokens)
+        samples = torch.from_numpy(uniform).to(_sum_dtype(prompts.ids.device)).to(prompts.ids.device)
 
+        def next_token(logits: Tensor, step: int) -> Tensor:
+            return sample_tokens(process_logits(logits, sampling), samples[:, step])
 
-def token_sampler(sampling: Sampling, prompts: Tokens, max_new_tokens: int) -> NextTokenFunction:
-    """Samples the next token of each row."""
-    if sampling.is_greedy:
-        return greedy_token
-    uniform = uniform_numbers(sampling.seed, prompts.example_indices.cpu().numpy(), max_new_tokens)
-    samples = torch.from_numpy(uniform).to(_sum_dtype(prompts.ids.device)).to(prompts.ids.device)
-    return lambda logits, step: sample_tokens(process_logits(logits, sampling), samples[:, step])
+    found = decode_tokens(model, decoder, next_token, len(prompts.ids), max_new_tokens, stop_ids, on_tokens=on_tokens)
+    found.check_finite()
+    return found
 
 
 def _sum_dtype(device: torch.device) -> torch.dtype:
@@ -120,11 +96,7 @@ def _sum_dtype(device: torch.device) -> torch.dtype:
 
 
 def process_logits(logits: Float[Tensor, "rows vocabulary"], sampling: Sampling) -> Float[Tensor, "rows vocabulary"]:
-    """Scores after temperature, top-k, top-p and min-p, the highest of each row at 0; `EXCLUDED_SCORE` of excluded
-    tokens.
-
-    The most probable token is always kept.
-    """
+    """Scores after temperature, top-k, top-p and min-p, the highest of each row at 0, `EXCLUDED_SCORE` the others."""
     scores = logits - logits.amax(-1, keepdim=True)
     if sampling.temperature != 1:  # the maximum stays 0 for any temperature
         scores = scores / max(sampling.temperature, 1e-30)

@@ -1,8 +1,7 @@
 """All statistics, and when to use which.
 
 Two kinds of uncertainty are kept apart. *Questions*: another draw of questions would give the same model another score.
-*Seeds*: another seed would give another model. An interval of the first kind says nothing about the second. All
-proportions are fractions from 0 to 1, and all intervals have a level of 95 %.
+*Seeds*: another seed would give another model. All proportions are fractions from 0 to 1, all intervals of 95 %.
 
 | Question | data | function |
 |---|---|---|
@@ -51,11 +50,9 @@ MAX_PERMUTATIONS = 200_000
 """Permutation tests enumerate up to this many assignments; beyond it they sample as many."""
 
 MAX_RESAMPLED_VALUES = 20_000_000
-"""The bootstrap of many questions resamples less often, to hold at most this number of values at a time."""
+"""The bootstrap of many questions resamples less often, to hold at most this many at a time."""
 
 _TIE_TOLERANCE = 1e-12  # differences of means within this fraction of the largest value are equal: they are rounded
-
-# Proportions ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -71,8 +68,8 @@ class Proportion:
 def wilson_interval(correct: ArrayLike, count: ArrayLike) -> tuple[Any, Any]:
     """Score interval of a proportion, Wilson (1927), https://doi.org/10.1080/01621459.1927.10502953, equation (3).
 
-    It stays within 0 to 1 and has a positive width at the ends: 100 correct of 100 gives (0.963, 1.0). A count of 0
-    gives (0, 1). Counts may be fractional. Numbers in, numbers out; arrays in, arrays out.
+    It has a positive width at the ends: 100 correct of 100 gives (0.963, 1.0); a count of 0 gives (0, 1). Counts may be
+    fractional. Numbers in, numbers out; arrays in, arrays out.
 
     >>> tuple(round(bound, 3) for bound in wilson_interval(99, 100))
     (0.946, 0.998)
@@ -126,9 +123,6 @@ def success_rate(values: Sequence[float], threshold: float) -> Proportion:
     sample, least = _check_values(values, "success_rate"), _check_values([threshold], "the threshold")
     successes = int(np.sum(sample >= least))
     return Proportion(successes / len(sample), *wilson_interval(successes, len(sample)), len(sample))
-
-
-# Seeds ----------------------------------------------------------------------------------------------------------------
 
 
 def interquartile_mean(values: ArrayLike) -> Any:
@@ -201,9 +195,6 @@ def seed_band(
     return steps, np.median(table, axis=0), table.min(axis=0), table.max(axis=0)
 
 
-# Differences ----------------------------------------------------------------------------------------------------------
-
-
 def fisher_exact(first: tuple[int, int], second: tuple[int, int]) -> float:
     """The p-value of Fisher's exact test for two success rates, each given as (successes, trials).
 
@@ -240,8 +231,7 @@ def paired_permutation_test(first: Sequence[float], second: Sequence[float], *ke
 
 
 class PairedDifference(NamedTuple):
-    """The mean of first - second over pairs with its interval; in how many pairs the first is higher and lower, and the
-    p-value of the sign test on these."""
+    """The mean of first - second over pairs; in how many the first is higher and lower, and the sign test on these."""
 
     value: float
     low: float
@@ -290,9 +280,8 @@ def permutation_test(first: Sequence[float], second: Sequence[float], *key: obje
     """The p-value of the permutation test: whether the means of two independent samples differ, such as the scores of
     two recipes with different seeds.
 
-    It is the fraction of all splits of the values into groups of these sizes whose means are at least as far apart.
-    Pitman (1937), https://doi.org/10.2307/2984124. Exact up to `MAX_PERMUTATIONS` splits; beyond, splits are sampled as
-    a pure function of the values and `key`.
+    It is the fraction of all splits into groups of these sizes whose means are at least as far apart: Pitman (1937),
+    https://doi.org/10.2307/2984124. Exact up to `MAX_PERMUTATIONS` splits; beyond, splits are sampled.
 
     >>> round(permutation_test([0.9, 0.8, 0.7], [0.1, 0.2, 0.3]), 3)
     0.1
@@ -391,11 +380,7 @@ def _permutation_p_value(samples: Sequence[FloatArray], permutation_type: str, *
     return (num_extreme + is_sampled) / (len(found.null_distribution) + is_sampled)
 
 
-# Checks ---------------------------------------------------------------------------------------------------------------
-
-
 def _check_values(values: ArrayLike, caller: str) -> FloatArray:
-    """Converts one value per seed to an array. Raises `UserError` without values, and unless all are finite."""
     sample = np.asarray(values, dtype=np.float64)
     if sample.ndim != 1 or not sample.size or not np.all(np.isfinite(sample)):
         raise UserError(f"{caller}: needs one value per seed, each a finite number, not {sample.tolist()}")
@@ -403,7 +388,6 @@ def _check_values(values: ArrayLike, caller: str) -> FloatArray:
 
 
 def _check_counts(correct: ArrayLike, count: ArrayLike, *, least: int = 0) -> tuple[FloatArray, FloatArray]:
-    """Converts counts to arrays. Raises `UserError` for more correct than counted, and for counts below `least`."""
     k, n = np.asarray(correct, dtype=np.float64), np.asarray(count, dtype=np.float64)
     if not n.size or not np.all((k >= 0) & (k <= n) & np.isfinite(n) & (n >= least)):
         what = f"between 0 and the count, which must be finite and at least {least}"

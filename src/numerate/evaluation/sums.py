@@ -89,7 +89,12 @@ def signed_log(number: Fraction) -> Fraction:
     (-2.0, 400.0)
     """
     size = abs(number)
-    natural = _log(size + 1) if size > 1 else log1p(float(size))
+    if size > 1:
+        decimal = _ROUNDED.divide((size + 1).numerator, (size + 1).denominator)
+        exponent = decimal.adjusted()
+        natural = log(float(decimal.scaleb(-exponent, _ROUNDED))) + exponent * _LN10
+    else:
+        natural = log1p(float(size))
     return Fraction(Decimal(natural / _LN10).quantize(Decimal("1e-12"))) * (-1 if number < 0 else 1)
 
 
@@ -99,13 +104,6 @@ def finite_float(number: Fraction) -> float | None:
         return float(number)
     except OverflowError:
         return None
-
-
-def _log(number: Fraction) -> float:
-    """The natural logarithm of a positive number of any size."""
-    decimal = _ROUNDED.divide(number.numerator, number.denominator)
-    exponent = decimal.adjusted()
-    return log(float(decimal.scaleb(-exponent, _ROUNDED))) + exponent * _LN10
 
 
 @dataclass(frozen=True)
@@ -139,9 +137,8 @@ class Moments:
 
     def pearson(self) -> float | None:
         """Pearson correlation of predictions and targets; None if one of them is constant."""
-        spread = self._scaled_variance(self.target, self.target_squared) * self._scaled_variance(
-            self.prediction, self.prediction_squared
-        )
+        spread = self._scaled_variance(self.target, self.target_squared)
+        spread *= self._scaled_variance(self.prediction, self.prediction_squared)
         if not spread:
             return None
         covariance = self.count * self.product - self.prediction * self.target

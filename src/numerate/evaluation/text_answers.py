@@ -18,7 +18,7 @@ from numerate.tasks.questions import Questions
 from numerate.tokenizers.tokenizer import Characters, Tokenizer
 from numerate.vocabulary import EOS, Vocabulary
 
-ScoreFunction = Callable[[str, str, str], Mapping[str, float]]
+Score = Callable[[str, str, str], Mapping[str, float]]
 
 
 def restore_number_format(tokenizer: Tokenizer, text: str) -> str:
@@ -43,7 +43,7 @@ class AnswerScorer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, vocabulary: Vocabulary, questions: Questions, score: ScoreFunction | None = None
+        self, tokenizer: Tokenizer, vocabulary: Vocabulary, questions: Questions, score: Score | None = None
     ) -> None:
         self.tokenizer, self.vocabulary, self.questions, self.score = tokenizer, vocabulary, questions, score
         self.predictions: list[str] = []

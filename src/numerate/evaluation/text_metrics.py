@@ -1,7 +1,6 @@
 """Metrics of text answers: corpus BLEU, ROUGE, perplexity and token accuracy.
 
-Each is one score from sums over all questions, so that it does not depend on the batch size, and merging cells gives
-the result of all their questions together. BLEU is computed by sacrebleu (Post, 2018,
+Each is one score from sums over all questions, so that cells merge exactly. BLEU is computed by sacrebleu (Post, 2018,
 https://aclanthology.org/W18-6319), with its defaults, and ROUGE by rouge_score; the extra `text` installs both.
 """
 
@@ -53,8 +52,8 @@ class TextScores:
     def from_texts(
         cls, predictions: Sequence[str], references: Sequence[str], *, use_stemmer: bool = False
     ) -> "TextScores":
-        """From predictions and references. `use_stemmer`: whether ROUGE compares the stems of words (Porter's). Raises
-        `UserError` if their counts differ, and without the packages."""
+        """`use_stemmer`: whether ROUGE compares the stems of words (Porter's). Raises `UserError` if their numbers
+        differ, and without the packages."""
         check_pairs(predictions, references)
         if not predictions:
             return cls()

@@ -49,13 +49,12 @@ _LABELS = record_type(
 _SUMS = "absolute_error squared_error target target_squared prediction prediction_squared product"
 _NUMBERS = record_type(
     {
-        "count digits correct missing invalid clipped correct_digits nonzero": Count,
+        "count correct missing invalid clipped nonzero": Count,
         "within": dict[str, Count],
         "linear log": record_type({"count": Count, _SUMS: Decimal}),
         "relative_error": Decimal,
         "metrics": Object,
     },
-    "correct_digits <= digits",
     *(f"{name} <= count" for name in ("correct", "missing", "invalid", "clipped", "nonzero", "within")),
 )
 _TEXTS = record_type(

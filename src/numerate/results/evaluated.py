@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 ANSWERS = ("number_accuracy", "missing", "clipped", "mae", "log_mae", "log_r2", "bleu", "rougeL", "perplexity")
-DIGITS = ("number_accuracy", "number_digit_accuracy", "missing", "mae", "mape", "log_mae")
+DIGITS = ("number_accuracy", "missing", "mae", "mape", "log_mae")
 """The metrics of numbers and texts that are shown, and those for each number of digits of the correct number."""
 
 

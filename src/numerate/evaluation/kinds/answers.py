@@ -69,7 +69,7 @@ class AnswerKind(EvaluationKind, ABC):
 
         Raises `UserError` for a cell that the task does not have, and if a non-causal model would have to decode.
         """
-        non_causal_reason = self.check_causal(model, evaluation_data)
+        reason = self.check_causal(model, evaluation_data)
         cell, count, seed, position_offset, method, split = request
         method = self.resolve_method(evaluation_data, method)
         task = evaluation_data.task
@@ -94,9 +94,7 @@ class AnswerKind(EvaluationKind, ABC):
             "digit_accuracy": round(num_correct_digits / num_digits, 6) if num_digits else None,
             "first_error_counts": np.bincount(first_error[first_error >= 0]).tolist(),
         }
-        details = scorer.record() if scorer is not None else {}
-        if non_causal_reason is not None:
-            details["non_causal_reason"] = non_causal_reason
+        details = ({} if scorer is None else scorer.record()) | ({"non_causal_reason": reason} if reason else {})
         return cell_record(task, request, method, num_correct, num_questions, token_scores, details)
 
     def cell_scorer(self, evaluation_data: EvaluationData, questions: Questions, method: Method) -> AnswerScorer | None:
@@ -120,8 +118,7 @@ class AnswerKind(EvaluationKind, ABC):
         return lines
 
     def checked_scores(self, question: str, correct_answer: str, prediction: str) -> dict[str, float]:
-        """The scores of `score_answer`. Raises `UserError` for a column without a score, and for one that is not from 0
-        to 1."""
+        """The scores of `score_answer`. Raises `UserError` for a column without a score from 0 to 1."""
         scores = self.score_answer(question, correct_answer, prediction)
         for name in self.columns:
             score = scores.get(name)
@@ -131,8 +128,8 @@ class AnswerKind(EvaluationKind, ABC):
         return {name: float(scores[name]) for name in self.columns}
 
     def sample_cells(self, cells: Mapping[Cell, str]) -> list[Cell]:
-        """The cells to show sample answers of: the largest in distribution, then the smallest, middle and largest out
-        of distribution; of sizes up to `MAX_SAMPLED_SIZE` where answers are not kept anyway."""
+        """The largest in distribution, then the smallest, middle and largest out of distribution; of sizes up to
+        `MAX_SAMPLED_SIZE` where answers are not kept anyway."""
         sizes = {cell: cell_entries(cell)["cell"].values() for cell in cells}
         fitting = [cell for cell in cells if self.keeps_predictions or max(sizes[cell], default=0) <= MAX_SAMPLED_SIZE]
         equal_sizes = [cell for cell in fitting if len({size for _, size in cell}) == 1]
@@ -140,8 +137,6 @@ class AnswerKind(EvaluationKind, ABC):
         ood = [cell for name in OOD_REGIONS for cell in equal_sizes if cells[cell] == name]
         selected = trained[-1:] + ood[:1] + ood[len(ood) // 2 : len(ood) // 2 + 1] + ood[-1:]
         return list(dict.fromkeys(selected)) or fitting[:1]
-
-    # Validation ---------------------------------------------------------------------------------------------------
 
     def validation_method(self, evaluation_data: EvaluationData) -> Method:
         """How validation questions are answered: decoded only for kinds with columns, since it takes longer."""

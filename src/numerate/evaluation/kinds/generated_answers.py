@@ -38,9 +38,8 @@ class GeneratedAnswers(AnswerKind):
 
     The answer of a text is what `Generation.answer_pattern` finds, or the whole text. Where that of the correct text is
     a number, perhaps with a unit, the number of the predicted one must equal it (`numbers_in_texts`); any other answer
-    must be the same text, up to case, spaces, special tokens and a full stop at its end.
-
-    Predictions are kept as they are generated, so that an interrupted evaluation resumes within a cell.
+    must be the same text, up to case, spaces, special tokens and a full stop at its end. Predictions are kept as they
+    are generated, so that an interrupted evaluation resumes within a cell.
     """
 
     keeps_predictions: ClassVar[bool] = True
@@ -70,8 +69,8 @@ class GeneratedAnswers(AnswerKind):
     def score(
         self, model: Model, evaluation_data: EvaluationData, request: CellRequest, log: PredictionLog | None = None
     ) -> dict[str, Any]:
-        """The record of one cell. `numbers` has the errors of answers that are numbers, `numbers_by_digits` those for
-        each number of digits that the correct number has before its decimal point."""
+        """`numbers` has the errors of answers that are numbers, `numbers_by_digits` those for each number of digits of
+        the correct number before its decimal point."""
         lines = self.predict(model, evaluation_data, request, log)
         pattern, by_digits = get_generation(evaluation_data).answer_pattern, defaultdict[int, list[Any]](list)
         for line in lines:
@@ -161,12 +160,9 @@ def _check_lengths(model: Model, evaluation_data: EvaluationData, questions: Que
 def generate_texts(
     model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int = 0
 ) -> list[dict[str, Any]]:
-    """The `prediction` for each question of a batch by greedy decoding, and whether it `ended` before `max_new_tokens`.
-
-    It ends with an end token of the tokenizer or of the model, with one of the texts (or special tokens) in
-    `Generation.stop`, or after few-shot examples with the next question; these are no part of it. Tokens without a
-    pretrained row are never generated.
-    """
+    """The `prediction` for each question of a batch by greedy decoding, and whether it `ended` before `max_new_tokens`:
+    with an end token of the tokenizer or of the model, with one of the texts (or special tokens) in `Generation.stop`,
+    or after few-shot examples with the next question; these are no part of it."""
     vocabulary, generation = evaluation_data.vocabulary, get_generation(evaluation_data)
     own_stops = [text.replace(r"\n", "\n") for text in generation.stop]
     has_next_question = generation.stop_at_next_question and evaluation_data.few_shot_examples
@@ -178,7 +174,7 @@ def generate_texts(
     if ids is not None and ids[EOS] >= 0:  # others may be the same one, as GPT-2's <|endoftext|> is [BOS] too
         end_ids = [i for i in (EOS, PAD, UNK, BOS) if ids[i] == ids[EOS]]
     end_ids += [vocabulary.token_to_id[text] for text in own_stops if text in vocabulary.token_to_id]
-    without_row = [] if ids is None else [i for i in (PAD, UNK, BOS) if ids[i] < 0]
+    without_row = [] if ids is None else [i for i in (PAD, UNK, BOS) if ids[i] < 0]  # which are never generated
     excluded = torch.tensor(without_row, dtype=torch.long, device=batch.targets.device)
 
     def next_token(logits: Tensor, step: int) -> Tensor:

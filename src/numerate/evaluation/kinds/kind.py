@@ -20,8 +20,7 @@ Spans = Mapping[str, Span]
 class EvaluationKind(Spec, ABC):
     """Which cells are evaluated (`cells`), how each is scored (`score`), and what is predicted in it (`predict`).
 
-    A frozen dataclass, found by its name: a task names its kind (`Task.evaluation_kind`). The sums in its records are
-    merged by `numerate.results.summary`.
+    A frozen dataclass, found by its name (`Task.evaluation_kind`). `numerate.results.summary` merges its sums.
     """
 
     columns: ClassVar[Mapping[str, str]] = {}
@@ -41,10 +40,7 @@ class EvaluationKind(Spec, ABC):
     """Number of tokens by which a decoded answer may be longer than the longest correct answer of its batch."""
 
     keeps_predictions: ClassVar[bool] = False
-    """Whether the prediction for every question is kept as it is made, in a `PredictionLog` that `score` and `predict`
-    take as a further argument."""
-
-    # Cells --------------------------------------------------------------------------------------------------------
+    """Whether each prediction is kept as it is made, in a `PredictionLog` that `score` and `predict` take as well."""
 
     def default_count(self, evaluation: Evaluation) -> int:
         """The number of questions per cell if none is given."""
@@ -68,8 +64,6 @@ class EvaluationKind(Spec, ABC):
     def sample_cells(self, cells: Mapping[Cell, str]) -> list[Cell]:
         """The cells, given with their regions, of which a few answers are shown in reports."""
         return []
-
-    # Models -------------------------------------------------------------------------------------------------------
 
     def resolve_method(self, evaluation_data: EvaluationData, requested: Method) -> Method:
         """How answers are scored if a method is requested. Raises `UserError` for one that it does not have."""
@@ -134,8 +128,6 @@ class EvaluationKind(Spec, ABC):
     def context_length(self, evaluation_data: EvaluationData) -> int:
         """The largest number of tokens in a training row."""
         return int(evaluation_data.longest_rows(evaluation_data.task).lengths.max())
-
-    # Records ------------------------------------------------------------------------------------------------------
 
     @classmethod
     def name_entry(cls) -> dict[str, str]:

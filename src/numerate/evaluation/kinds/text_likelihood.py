@@ -25,13 +25,10 @@ MAX_LOGITS = {"cpu": 2**23, "": 2**24}
 MAX_TOKENS_PER_PORTION = 2**17
 """Tokens of one portion of text, the unit that is kept in memory and recorded at once."""
 
-ALL_CHUNKS = 2**62
-"""More chunks than any corpus has: all of them."""
-
 
 class ChunkLosses(NamedTuple):
-    """The losses of chunks of text: `nll` in nats, `num_tokens`, their `num_bytes` of UTF-8, and `num_correct_tokens`,
-    the number of tokens with the highest probability. All `[chunks]`."""
+    """The losses of chunks of text in nats, their numbers of tokens and of bytes of UTF-8, and how many of the tokens
+    have the highest probability."""
 
     nll: NDArray[np.float64]
     num_tokens: NDArray[np.int64]
@@ -107,12 +104,11 @@ class TextLikelihood(EvaluationKind):
     validates_likelihood: ClassVar[bool] = True
 
     def default_count(self, evaluation: Evaluation) -> int:
-        """The number of chunks."""
-        return evaluation.chunks or ALL_CHUNKS
+        return evaluation.chunks or 2**62  # more than any corpus has
 
     def cells(self, evaluation_data: EvaluationData, grid: Grid, count: int) -> list[Cell]:
-        """Each context length, for each portion of the first `count` chunks or of all, with the index of its first
-        chunk. Portions of the same context start at the same chunks, whatever `count` is."""
+        """Each context length, for each portion of the first `count` chunks, with the index of its first chunk, which
+        does not depend on `count`."""
         cells: list[Cell] = []
         for cell in grid.cells():
             task = _task_at(evaluation_data, cell)
@@ -131,10 +127,7 @@ class TextLikelihood(EvaluationKind):
         return "in_distribution" if context in span else "ood_test" if context > span.high else "below"
 
     def score(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> dict[str, Any]:
-        """The record of one portion: its metrics, and as `language` the sums by which portions are merged.
-
-        Raises `UserError` for a model that is not causal.
-        """
+        """The record of one portion: its metrics, and as `language` the sums by which portions are merged."""
         self.check_causal(model, evaluation_data)
         likelihoods = compute_portion_losses(model, evaluation_data, request).likelihoods()
         return {
@@ -151,18 +144,12 @@ class TextLikelihood(EvaluationKind):
     def predict(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> list[dict[str, Any]]:
         """The loss of each chunk of a portion, in nats per token."""
         found = compute_portion_losses(model, evaluation_data, request)
-        rows = zip(*(column.tolist() for column in found), strict=True)
-        return [
-            {
-                "cell": dict(request.cell),
-                CHUNK_AXIS: chunk,
-                "loss": round(nll / max(1, tokens), 6),
-                "tokens": tokens,
-                "bytes": num_bytes,
-                "correct_tokens": correct,
-            }
-            for chunk, (nll, tokens, num_bytes, correct) in enumerate(rows, request.cell[CHUNK_AXIS])
-        ]
+        lines = []
+        for row, (nll, tokens, *others) in enumerate(zip(*(column.tolist() for column in found), strict=True)):
+            line = {"cell": dict(request.cell), CHUNK_AXIS: request.cell[CHUNK_AXIS] + row}
+            sizes = dict(zip(("bytes", "correct_tokens"), others, strict=True))
+            lines.append(line | {"loss": round(nll / max(1, tokens), 6), "tokens": tokens} | sizes)
+        return lines
 
     def prompt_processor(self, evaluation_data: EvaluationData) -> PromptProcessor:
         return LanguageModelingPrompts(_task_at(evaluation_data, ()))

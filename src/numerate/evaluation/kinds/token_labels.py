@@ -28,12 +28,12 @@ class TokenLabels(AnswerKind):
         OOD validation has a wrong label."""
         targets, correct = predictions.match_counts.target_mask, predictions.match_counts.token_correct
         trained = evaluation_data.task.max_training_labels()
-        first = targets.shape[1] if trained is None else trained
+        ood = slice(targets.shape[1] if trained is None else trained, None)
         return super().validation_counts(evaluation_data, predictions) | {
             "labels": int(targets.sum()),
             "correct_labels": int(correct.sum()),
-            "ood_labels": int(targets[:, first:].sum()),
-            "correct_ood_labels": int(correct[:, first:].sum()),
+            "ood_labels": int(targets[:, ood].sum()),
+            "correct_ood_labels": int(correct[:, ood].sum()),
         }
 
     def validation_metrics(self, counts: Mapping[str, int]) -> dict[str, float]:
