@@ -89,7 +89,6 @@ class EvaluationData:
 
     @cached_property
     def token_bytes(self) -> Any:
-        """The bytes of text of each token of a language modeling task."""
         return self.task.token_bytes()  # type: ignore[attr-defined]
 
     def batch(self, questions: Questions, first_row_index: int = 0, *, few_shot: bool = True) -> Batch:

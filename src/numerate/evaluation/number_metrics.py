@@ -44,11 +44,7 @@ in the published accuracy."""
 
 
 def is_close(prediction: ExactNumber, target: ExactNumber, relative: Fraction, absolute: Fraction) -> bool:
-    """Whether `prediction` is within a tolerance of `target`, exactly.
-
-    >>> [is_close(Fraction(number), Fraction(100), *TOLERANCES["within_1e-2"]) for number in (99, 98)]
-    [True, False]
-    """
+    """Whether `prediction` is within a tolerance of `target`, exactly."""
     return abs(Fraction(prediction) - Fraction(target)) <= absolute + relative * abs(Fraction(target))
 
 

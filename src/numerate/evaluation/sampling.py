@@ -28,12 +28,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class Sampling(Spec):
-    """How the next token is chosen. The defaults are the model's own probabilities; `temperature=0` is
-    `do_sample=False`.
-
-    >>> Sampling(temperature=0.8, top_p=0.95, seed=1).is_greedy
-    False
-    """
+    """How the next token is chosen, by default with the model's own probabilities."""
 
     temperature: float = setting(
         1.0, "sampling temperature; logits are divided by it; 0 is greedy decoding", at_least=0
@@ -137,11 +132,7 @@ def sample_tokens(
 
 
 def uniform_numbers(seed: int, rows: NDArray[np.int64], num_steps: int) -> NDArray[np.float64]:
-    """Numbers from 0 to below 1, `[rows, num_steps]`: a hash (splitmix64) of the seed, the row's index and the step.
-
-    >>> bool((uniform_numbers(0, np.array([7, 8]), 3)[1] == uniform_numbers(0, np.array([8]), 3)[0]).all())
-    True
-    """
+    """Numbers from 0 to below 1, `[rows, num_steps]`: a hash (splitmix64) of the seed, the row's index and the step."""
     start = mix_bits(np.array([seed], dtype=np.uint64) + _GOLDEN)
     row_keys = mix_bits(mix_bits(rows.astype(np.uint64) * _GOLDEN + start) + _GOLDEN)
     words = mix_bits(row_keys[:, None] + np.arange(1, num_steps + 1, dtype=np.uint64) * _GOLDEN)

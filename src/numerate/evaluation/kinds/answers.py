@@ -62,10 +62,9 @@ class AnswerKind(EvaluationKind, ABC):
         return super().check_causal(model, evaluation_data) if evaluation_data.layout.is_autoregressive else None
 
     def score(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> dict[str, Any]:
-        """The record of one cell. An answer is `correct` if all of its tokens are, including the end token;
-        `first_error_counts` counts, for each position of the answer, the questions whose first wrong token is there;
-        `digit_accuracy` is the share of target digits that are correct, in one forward pass with teacher forcing, when
-        decoding after the model's own tokens.
+        """The record of one cell. `first_error_counts` counts, for each position of the answer, the questions whose
+        first wrong token is there; `digit_accuracy` is the share of target digits that are correct, in one forward pass
+        with teacher forcing, when decoding after the model's own tokens.
 
         Raises `UserError` for a cell that the task does not have, and if a non-causal model would have to decode.
         """

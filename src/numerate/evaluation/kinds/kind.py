@@ -43,7 +43,6 @@ class EvaluationKind(Spec, ABC):
     """Whether each prediction is kept as it is made, in a `PredictionLog` that `score` and `predict` take as well."""
 
     def default_count(self, evaluation: Evaluation) -> int:
-        """The number of questions per cell if none is given."""
         return evaluation.examples_per_cell
 
     def cells(self, evaluation_data: EvaluationData, grid: Grid, count: int) -> list[Cell]:
