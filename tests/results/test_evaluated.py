@@ -8,6 +8,7 @@ import pytest
 import run_records
 from numerate.evaluation.kinds.answers import ExactMatch
 from numerate.evaluation.kinds.generated_answers import GeneratedAnswers
+from numerate.evaluation.likelihoods import Likelihoods
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.runs.results import Results
 from run_records import write_run
@@ -84,6 +85,13 @@ def test_numbers_are_also_shown_by_the_digits_of_the_correct_ones_and_others_cou
         line.startswith("number accuracy: correct numbers; ") and "ended: answers that" in line for line in shown
     )
     assert any("ended, %" in line for line in shown)
+
+
+def test_text_has_its_tokens(tmp_path: Path) -> None:
+    one = Likelihoods(nll=2100, tokens=1000, bytes=4000, chunks=3)
+    line = cell({"context_length": 16}, 0) | one.record() | {"language": one.sums(), "count": 3}
+    del line["correct"]
+    assert lines(results(tmp_path, line))[2].startswith("final 100 in distribution 1,000 2.1")
 
 
 def test_nothing_of_an_evaluation_without_cells_is_shown(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def _table(frame: "DataFrame", keys: Sequence[str], metrics: Sequence[str], note
     import pandas
 
     size, several = "tokens" if "nats" in frame else "cells", []
+    frame = frame.assign(questions=frame["tokens"]) if size == "tokens" else frame
     for name in metrics:
         found, title = scores(frame, keys, name), name.removeprefix(SCORE_PREFIX).replace("_", " ")
         unit = ", %" * (is_share(name) and bool((found["value"] <= 1).all()))
