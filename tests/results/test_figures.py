@@ -123,6 +123,29 @@ def test_lines_are_of_the_converged_seeds_with_a_band_and_the_legend_says_how_ma
     assert ax.get_xscale() == "linear"
 
 
+def test_variants_that_did_not_converge_are_grey_and_differ_in_marks_and_dashes(study: Studies) -> None:
+    study([(recipe(name, hidden_size=size), done(cells=sums(lambda n: 0.1))) for name in "ab" for size in (32, 64)])
+    drawn = [one for one in by_length(cells("widths", study.runs)).get_lines() if "did not" in str(one.get_label())]
+    assert {one.get_color() for one in drawn} == {style.GREY}
+    assert len({(one.get_marker(), one.get_linestyle()) for one in drawn}) == len(drawn) == 4
+
+
+def test_steps_of_training_are_whole_numbers(tmp_path: Path) -> None:
+    lines = [{"step": step, "loss": 10.0 / step} for step in (2, 3, 4)]
+    folder = write_run(tmp_path / "a" / "0123456789ab", recipe("a"), metrics=lines)
+    ax = training_curves(metrics([folder]))
+    ax.get_figure().canvas.draw()  # type: ignore[union-attr]
+    texts = [text.get_text() for text in ax.get_xticklabels() if text.get_text()]
+    assert len(texts) == len({*texts}) >= 3
+
+
+def test_the_regions_of_intervals_are_those_that_all_runs_have(study: Studies) -> None:
+    few = [line for line in sums(lambda n: 1.0) if line["region"] == "in_distribution"]
+    study([(recipe("a", i), done(cells=sums(lambda n: 1.0))) for i in (0, 1)] + [(recipe("b"), done(cells=few))])
+    figure = plot("intervals", find_runs("widths", study.runs))
+    assert [ax.get_title() for ax in figure.axes] == ["in distribution"]
+
+
 def test_lengths_far_beyond_training_have_a_logarithmic_axis(study: Studies) -> None:
     far = [
         {**line, "cell": {"first_digits": n, "second_digits": n}}

@@ -139,9 +139,11 @@ def by_length(frame: "DataFrame", ax: "Axes | None" = None, *, metric: str | Non
     styles, kept, metric = style.series_styles(along), {*converged(frame)["run"]}, metric or default_metric(along)
     with style.figure_style():
         ax = ax or style.new_axes()
+        greys = zip(style.MARKERS * 2, [*style.DASHES, *style.DASHES[1:]], strict=False)
         for variant, own in along.groupby("variant", sort=False):
             runs = {*own["run"]}
-            options = styles[variant] if runs & kept else styles[variant] | {"color": style.GREY}
+            grey: Any = dict(zip(("color", "marker", "linestyle"), (style.GREY, *next(greys)), strict=True))
+            options = styles[variant] if runs & kept else grey
             found = summary(own[own["run"].isin(kept & runs or runs)], by=["length"], metric=metric)
             found = found[found["seeds"] == found["seeds"].max()].sort_values("length")
             note = f" ({len(runs & kept)} of {len(runs)} seeds)" if runs & kept else " (did not converge)"
@@ -222,7 +224,7 @@ def training_curves(
         name = {None: "training", "ood_validation": "OOD validation"}.get(split, split)
         is_loss = y in ("loss", "validation_loss")
         ax.set(xlabel="step", ylabel=f"{name} {'loss, nats per token' if is_loss else metric_title(y)}")
-        ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" * bool(abs(value - round(value)) < 1e-6))
         if y == "loss" and (known[y] > 0).all() and known[y].max() > 20 * known[y].min():
             ax.set_yscale("log")
             ax.yaxis.set_major_formatter("{x:g}")
@@ -474,7 +476,7 @@ def forests(tasks: "Tasks", metric: str | None = None, width: float = style.PAGE
     several += [cells for cells in tasks.values() if has_parts(cells)]
     if not several:
         raise UserError("plot: intervals needs variants with several seeds; train more with seeds=5")
-    cells = reported(several[0])
+    cells = shared_cells(of_map(reported(several[0])))
     regions = [name for name in REGIONS if (cells["region"] == name).any()]
     drawn = [("", partial(forest, cells, region=name, metric=metric)) for name in regions]
     return panels(drawn, width, columns=len(regions), height=1.0 + 0.3 * cells["variant"].nunique(), share="y")
