@@ -20,7 +20,7 @@ from numerate.results.selecting import (
     sort_rows,
     split_name,
 )
-from numerate.results.summary import MIN_SEEDS, SUCCESS, is_lower_better
+from numerate.results.summary import MIN_SEEDS, SUCCESS, is_lower_better, reported
 from numerate.results.words import joined, number, percent, value_text
 from numerate.runs.study_folder import STUDY_FILE
 from numerate.terminal import NUMBER, text_table
@@ -158,7 +158,7 @@ def table_of_groups(
         judged, least = success_column(rows, success, threshold), percent(threshold or SUCCESS)
         of = f"with {judged} of at least {least} %, of those done or failed"
         notes.append(f"success: runs {of}; a failed run has none [Wilson's 95 % interval over runs].")
-    if merged := _merged_columns(rows, keys):
+    if merged := _merged_columns(rows if is_of_runs or "checkpoint" in keys else reported(rows), keys):
         what, apart = "Runs" if is_of_runs else "Cells", ",".join([*keys, *merged])
         notes.append(f"{what} that differ in {joined(merged)} are grouped together; group={apart} separates them.")
     return table._replace(texts=table.texts.assign(**of_keys), notes=notes, num_keys=len(keys))
