@@ -133,7 +133,10 @@ def test_differences_are_over_converged_seeds_and_corrected_for_all_pairs(study:
     assert first["difference"] == pytest.approx(0.8 - 0.15)
     assert first["p"] == permutation_test((0.9, 0.8, 0.7), (0.1, 0.2), "report")
     assert far["p_holm"].tolist() == holm(far["p"].tolist())
-    assert first["low"] < first["difference"] < first["high"]
+    assert found[["low", "high"]].isna().all(axis=None), "of fewer than five seeds there is no interval"
+    five = frame_of(study, d=[seed(0.5 + i / 10) for i in range(5)], e=[seed(0.1 + i / 50) for i in range(5)])
+    (row,) = (row for _, row in differences(five).iterrows() if row["measure"] == "ood_test")
+    assert row["low"] < row["difference"] < row["high"]
     assert found["measure"].unique().tolist() == ["converged", "ood_validation", "ood_test", "ood"]
     many = frame_of(study, **{name: [seed(0.1), seed(0.2)] for name in "vwxyz"})
     assert set(differences(many)["second"]) == {"v"}, "of many variants each is compared with the first"

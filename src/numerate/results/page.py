@@ -297,6 +297,7 @@ def pairs(it: Subject) -> Parts:
         return
     metric = found["metric"].iloc[0]
     scale, unit, form = (100, ", points", "{:+.1f}") if is_share(metric) else (1, "", "{:+.4g}")
+    form = f"{form} [{form}, {form}]"
     rows = [
         {
             "pair": f"{row['first']} / {row['second']}",
@@ -304,7 +305,7 @@ def pairs(it: Subject) -> Parts:
             f"means{', %' * (scale == 100)}": " : ".join(
                 value_text(metric, each) for each in row[["first_mean", "second_mean"]]
             ),
-            f"difference{unit}": f"{form} [{form}, {form}]".format(*(scale * row[["difference", "low", "high"]])),
+            f"difference{unit}": form.format(*(scale * row[["difference", "low", "high"]])).partition(" [+nan")[0],
             "better, %": percent(row["better"], 0),
             "p": f"{p_text(row['p_holm'])}{' *' * (row['p_holm'] < 0.05)}",
         }
@@ -312,9 +313,9 @@ def pairs(it: Subject) -> Parts:
     ]
     notes = [
         "Regions over the converged seeds and the cells that all have." * (not by),
-        f"Brackets: 95 % bootstrap intervals over seeds. p: {joined(sorted({*found['test']}))}, two-sided, corrected "
-        "by Holm's method for the pairs of a measure; *: p < 0.05. Better: how often a seed of the first beats one of "
-        "the second. A large p does not show that there is no difference.",
+        f"Brackets: 95 % bootstrap intervals over seeds, from five on. p: {joined(sorted({*found['test']}))}, "
+        "two-sided, corrected by Holm's method for the pairs of a measure; *: p < 0.05. Better: how often a seed of "
+        "the first beats one of the second. A large p does not show that there is no difference.",
         "With so few seeds no difference can be significant." * bool((found["p_min"] * found["pairs"] >= 0.05).all()),
     ]
     yield _table(DataFrame(rows), *filter(None, notes))

@@ -446,8 +446,8 @@ def differences(frame: "DataFrame", *, metric: str | None = None, baseline: str 
     Without a `metric` the regions beyond training are compared over the converged seeds, and `converged` is Fisher's
     exact test of how many converge; with one, all regions and seeds are. The cells are those that all runs have.
     Columns: `measure`, `first`, `second`, `first_mean`, `second_mean`, `difference` with its 95 % bootstrap interval
-    over seeds `low`, `high`; `better`, how often a seed of the first beats one of the second; `p`, `p_holm`, corrected
-    by Holm's method for the pairs of a measure; `p_min`, the smallest `p` that so many seeds can give; `test`.
+    over at least five seeds `low`, `high`; `better`, how often a seed of the first beats one of the second; `p`,
+    `p_holm`, corrected by Holm's method for the pairs of a measure; `p_min`, the smallest `p` of so many seeds; `test`.
 
     All pairs of up to four variants are compared, of more each with the first, or with the `baseline`.
     """
@@ -498,7 +498,8 @@ def _test(measure: str, first: "Series[float]", second: "Series[float]", num_pai
         return rows.mean(-1) if is_paired else rows[:, :count].mean(-1) - rows[:, count:].mean(-1)
 
     samples = [[first[seed] - second[seed] for seed in first.index]] if is_paired else [one, two]
-    low, high = stratified_bootstrap_interval(samples, "difference", statistic=gap)
+    is_few = min(map(len, samples)) < MIN_SEEDS
+    low, high = (np.nan,) * 2 if is_few else stratified_bootstrap_interval(samples, "difference", statistic=gap)
     ends = {"low": low, "high": high, "better": probability_of_improvement(*((two, one) if lower else (one, two)))}
     means = {"first_mean": fmean(one), "second_mean": fmean(two), "difference": fmean(one) - fmean(two)}
     return means | ends | {"p": p, "p_min": lowest, "test": name}
