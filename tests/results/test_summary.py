@@ -163,8 +163,10 @@ def test_how_far_a_variant_reaches_counts_from_its_own_training(study: Studies) 
         line | {"region": "in_distribution"} if line["region"] == "ood_validation" else line
         for line in sums(lambda n: 1.0)
     ]
-    found = reach(frame_of(study, short=[sums(lambda n: 1.0)], longer=[longer]))
+    frame = frame_of(study, short=[sums(lambda n: 1.0)], longer=[longer])
+    found = reach(frame)
     assert [one.first["length"] for one in found.values() if one.first is not None] == [4, 5]
+    assert headline(frame, "+").startswith("short stays"), "there are no sizes of training that all share"
 
 
 def test_a_headline_reaches_no_farther_than_every_length_up_to_there(study: Studies) -> None:
@@ -182,6 +184,14 @@ def test_a_headline_says_that_a_stratum_fails_before_it_says_how_far_a_model_get
     frame = frame_of(study, a=[[*sums(lambda n: 1.0), fails]])
     assert "up to 4+4 digits" in headline(frame, "+")
     assert "then 0 % [0, 3.7] on a + (10^n - a) with n = 5" in headline(frame, "+")
+
+
+def test_a_headline_says_what_the_brackets_of_a_single_converged_seed_are(study: Studies) -> None:
+    seeds = [sums(lambda n: 1.0 if n < 5 else 0.5), sums(lambda n: 0.5)]
+    assert "lowest and highest seed, of a single one 95 % intervals over questions" in headline(
+        frame_of(study, a=seeds), "+"
+    )
+    assert "of a single one" not in headline(frame_of(study, b=[seeds[0], seeds[0]]), "+")
 
 
 def test_a_model_that_did_not_learn_its_task_is_not_said_to_fail_beyond_it(study: Studies) -> None:

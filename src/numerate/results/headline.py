@@ -102,16 +102,21 @@ def headline(frame: "DataFrame", operator: str | None = None) -> str:
     else:
         trained = cells[cells["region"] == "in_distribution"]
         axes = grid_axes(frame)
-        sizes = dict.fromkeys(span(known.astype(int)) for axis in axes if len(known := trained[axis].dropna()))
-        text, unit = " and ".join(sizes), axes[0].replace("_", " ")
-        is_digits = all(axis.endswith("digits") for axis in axes)
-        opening = f"With {f'{text} digits' if is_digits else f'{unit} {text}'} in distribution, " * bool(sizes)
+        sizes = {
+            " and ".join(dict.fromkeys(span(known.astype(int)) for axis in axes if len(known := own[axis].dropna())))
+            for _, own in trained.groupby("variant")
+        }
+        text, unit = sizes.pop() if len(sizes) == 1 else "", axes[0].replace("_", " ")
+        digits = f"{text} digit{'s' * (text != '1')}" if all(axis.endswith("digits") for axis in axes) else ""
+        opening = f"With {digits or f'{unit} {text}'} in distribution, " * bool(text)
         clauses = _reaches(frame, operator)
     seeds = cells.groupby("variant")["run"].nunique()
     is_single = bool((seeds == 1).all())
     uncertainty = [f"scores are {metric_name(metric)}"] * (metric not in ("exact_match", *LANGUAGE_METRICS))
     uncertainty.append(("one seed" if is_single else f"medians of {span(seeds)} seeds") + " each" * (variants > 1))
-    uncertainty.append(f"brackets: {'95 % intervals over questions' if is_single else 'lowest and highest seed'}")
+    is_mixed = not is_single and 1 in {*seeds, *converged(frame).groupby("variant")["run"].nunique()}
+    brackets = "95 % intervals over questions" if is_single else "lowest and highest seed"
+    uncertainty.append(f"brackets: {brackets}{', of a single one 95 % intervals over questions' * is_mixed}")
     uncertainty += ["the best of many variants is partly the best by chance"] * (variants > MAX_CLAUSES)
     return f"{opening}{'; '.join(clauses)}. {capitalized('; '.join(uncertainty))}."
 

@@ -183,6 +183,7 @@ def results(it: Subject) -> Parts:
         kept = it.converged.groupby("variant")["run"].nunique()
         table.insert(len(keys), "converged", [f"{kept.get(name, 0)}/{it.seeds[name]}" for name in table["variant"]])
     brackets = "lowest and highest seed" if it.has_seeds else "95 % intervals over questions; seeds may differ more"
+    brackets += ", of a single one 95 % intervals over questions" * bool(it.has_seeds and (found["seeds"] == 1).any())
     what = f"{metric_title(metrics[0])}{'; medians over seeds' * it.has_seeds}; brackets: {brackets}"
     weigh = " All cells of a region weigh the same." * (metrics[0] == "exact_match")
     notes = [f"{capitalized(what)}.{weigh}", _sizes(it, found)]
