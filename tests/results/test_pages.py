@@ -147,6 +147,7 @@ def test_modules_have_all_metrics_of_numbers_and_variants_may_lack_some(tmp_path
     assert "a in distribution, mean of modules 50 " in text
     assert "a products 50 [9.5, 90.5] 50 [9.5, 90.5]" in text
     assert "Questions (cells) of a run: in distribution 4 (2)." in text
+    assert "An answer without a number has no error" in text
     for metric in (None, "mae", "log_mae"):
         text = text_of(page(find_runs(folders), "both", metric=metric))
         assert ("b 50 [15, 85]" in text) == (metric is None)
@@ -161,6 +162,10 @@ def test_a_page_says_how_many_questions_there_were_and_what_training_took(tmp_pa
         "in distribution 800 (8, 1 more may be in training); OOD validation 700 (7); OOD test 2,000 (20); all OOD 2,700"
     )
     assert sizes in text
+    few = make(tmp_path, "c", cells=[line for line in sums(lambda n: 1.0) if line["overlaps_training"]])
+    text = text_of(page(find_runs([folder, few]), "both"))
+    assert "of a run: in distribution 100 (1, which may be in training)." in text
+    assert "evaluated on different cells" in text
     assert "ended stop reason budget, step 100, tokens 51,200, flops 1,000,000,000,000 a times" in text
     assert "Every setting of a setting value" in text
     assert "optimizer.learning_rate 0.001" in text

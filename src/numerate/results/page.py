@@ -211,7 +211,7 @@ def _sizes(it: Subject, found: "DataFrame") -> str:
     """How many questions a summary is over, in how many cells, and which of these may be in training."""
     if it.is_text:
         return f"{span(it.map.groupby(['run', 'context_length'])['tokens'].sum())} held-out tokens in each run."
-    seen, texts = it.map.groupby("region")["overlaps_training"].all(), []
+    seen, texts = shared_cells(it.map).groupby("region")["overlaps_training"].all(), []
     for region, own in found.groupby("region", sort=False):
         more = f", {span(own['excluded'])} more may be in training" * bool(own["excluded"].any())
         more = ", which may be in training" if seen.get(region, False) else more
@@ -256,6 +256,9 @@ def metrics(it: Subject) -> Parts:
     if not it.is_text and "sums" in it.map and it.map["sums"].notna().any():
         note = "Exact match is the mean over cells; other metrics are over all questions, labels or rows together"
         note += ". Medians over the seeds that have the metric." if it.has_seeds else "."
+        note += " An answer without a number has no error: errors, R² and correlations are of the others." * (
+            "mae" in it.map
+        )
         yield _by(it, "region", fold="By region")._replace(notes=[note])
         if it.has_parts:
             yield _by(it, axis := grid_axes(it.map)[0], fold=f"By {axis}")
