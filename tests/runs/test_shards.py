@@ -314,6 +314,18 @@ def test_what_another_process_recorded_meanwhile_is_not_recorded_again(run: Run)
     assert bytes_of(run)[0] == before[0], "the first record counts, which is read before the others are written"
 
 
+def test_a_file_that_others_sorted_twice_is_read_again_though_its_inode_is_that_of_the_first(run: Run) -> None:
+    """Which file systems give again: the line that was read last is then elsewhere."""
+    run.evaluate("1:3")
+    path, lines = run.path / "cells.jsonl", (run.path / "cells.jsonl").read_bytes().splitlines(keepends=True)
+    for before, after in ((lines[4:6], lines), (lines, lines[:4]), (lines[:2], lines[:2])):
+        plan = EvaluationPlan(run, "1:3")
+        for content in (before, after):
+            path.write_bytes(b"".join(content))
+            plan.read()
+        assert len(plan.store.records) == len({*before, *after})
+
+
 def test_two_commands_with_shards_write_at_once_and_a_third_finds_all(
     copy: Callable[[str], Run], computed: list[tuple[int, ...]]
 ) -> None:

@@ -78,7 +78,7 @@ class EvaluationStore:
         self.predictions: dict[RecordKey, dict[int, bytes]] = {}
         self._new_records: dict[RecordKey, Mapping[str, Any]] = {}
         self._new_predictions: list[Mapping[str, Any]] = []
-        self._read_to: dict[str, tuple[int, int]] = {}  # the inode of each file, and the end of what was read of it
+        self._read_to: dict[str, tuple[int, int, bytes]] = {}  # of each file: see `_new_lines`
         self._lock = Lock(folder.file("cells.lock"))
         self._last_write = time.monotonic()
 
@@ -109,14 +109,21 @@ class EvaluationStore:
                 self.predictions.setdefault(key, {}).setdefault(record["row"], text)
 
     def _new_lines(self, name: str, schema: Schema) -> Iterator[RecordLine]:
-        """The lines that were appended to a file since the last call; all lines if it was sorted since."""
-        path, (inode, start), content = self.folder.file(name), self._read_to.get(name, (0, 0)), b""
+        """The lines that were appended to a file since the last call; all lines if it was sorted since: then it has
+        another inode, or that of a removed file and not the line that was read last at its place."""
+        path, (inode, end, last), content = self.folder.file(name), self._read_to.get(name, (0, 0, b"")), b""
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-            found = os.fstat(file.fileno())
-            start = start if found.st_ino == inode and found.st_size >= start else 0
-            file.seek(start)
+            found = os.fstat(file.fileno()).st_ino
+            file.seek(end - len(last))
             content = file.read()
-            self._read_to[name] = found.st_ino, start + content.rfind(b"\n") + 1
+            if found == inode and content.startswith(last):
+                content = content[len(last) :]
+            else:
+                file.seek(0)
+                content, end, last = file.read(), 0, b""
+            size = content.rfind(b"\n") + 1
+            last = content[content.rfind(b"\n", 0, max(0, size - 1)) + 1 : size] or last
+            self._read_to[name] = found, end + size, last
         for line in parse_lines(content, path, schema, self.folder.run_id):
             if line.problem is not None:
                 self.folder.records(name)  # which gives its number in the whole file
