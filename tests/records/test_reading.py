@@ -129,7 +129,7 @@ def test_an_edited_field_is_refused_with_its_line_and_remedy_or_within_all_bound
 ) -> None:
     schema, path = RUN_FILE_SCHEMAS[f"{name}.jsonl"], tmp_path / f"{name}.jsonl"
     assert read_records(written(path, record), schema) == [record]
-    num_refused, entry = 0, RunEntry(tmp_path, "run", "label", "variant", 0, {})
+    num_refused, entry = 0, RunEntry(tmp_path, "run", "label", "variant", 0, {}, "id")
     for names, edited in edits(record):
         (line,) = parse_lines(json.dumps(edited).encode() + b"\n", path, schema)
         if line.record is None:

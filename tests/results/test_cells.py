@@ -135,6 +135,12 @@ def test_runs_named_one_by_one_share_a_variant_if_they_differ_in_the_seed_alone(
         cells([tmp_path / "nowhere", folders[0]])
 
 
+def test_a_renamed_run_keeps_the_id_that_its_records_repeat(tmp_path: Path) -> None:
+    line = cell_record({"digits": 6}, 7, 10, "ood_test", run_id="0123456789ab")
+    path = write_run(tmp_path / "a" / "0123456789ab", recipe("a"), [line]).rename(tmp_path / "a" / "mine")
+    assert len(cells(path)) == 1
+
+
 def test_what_was_logged_in_training_is_a_table_by_run(tmp_path: Path) -> None:
     score = {"exact_match": 0.5, "low": 0.4, "high": 0.6}
     lines = [{"step": 5, "loss": 2.0}, {"step": 9, "split": "validation"} | score]

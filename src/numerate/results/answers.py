@@ -96,7 +96,7 @@ def _answers(entry: RunEntry, cells: "DataFrame") -> "DataFrame":
     pattern = ANSWER_PATTERN if generation is None else generation.answer_pattern
     step, settings = cells["step"].iloc[0], cells["settings"].fillna("").iloc[0]
     evaluations: dict[str, dict[tuple[Any, ...], list[dict[str, Any]]]] = {}
-    for line in read_records(entry.folder / "predictions.jsonl", PREDICTIONS, run_id=entry.folder.name):
+    for line in read_records(entry.folder / "predictions.jsonl", PREDICTIONS, run_id=entry.id):
         changed = format_settings(line["settings"]) if line.get("settings") else ""
         is_answer = CHECKSUM_KEY in line and line.get("correct_answer") is not None and not line["position_offset"]
         if is_answer and line["step"] == step and changed == settings:

@@ -188,8 +188,8 @@ def series(values: Iterable[Any], kind: type | None = None) -> "Series[Any]":
 @dataclass(frozen=True)
 class RunEntry:
     """A run to be read: its folder, its name in tables (the path below the folder of runs), its labels as in `COLUMNS`,
-    its recipe as plain data, how it stands if it belongs to a study, and the `step` and `stop_reason` of its training.
-    """
+    its recipe as plain data, its id, which its records repeat, how it stands if it belongs to a study, and the `step`
+    and `stop_reason` of its training."""
 
     folder: Path
     run: str
@@ -197,6 +197,7 @@ class RunEntry:
     variant: str
     seed: int
     recipe: Mapping[str, Any]
+    id: str
     state: RunState | None = None
     ended: Mapping[str, Any] | None = None
 
@@ -228,7 +229,7 @@ def find_runs(
     heads = [read_header(folder / RECIPE_FILE) for folder in alone.values()]
     for folder, head, names in zip(alone.values(), heads, label_runs([*alone], heads, labels or {}), strict=True):
         run, seed = "/".join(folder.resolve().parts[-2:]), int(head["recipe"].get("seed") or 0)
-        found.append(RunEntry(folder, run, *names, seed, head["recipe"], ended=head.get("ended")))
+        found.append(RunEntry(folder, run, *names, seed, head["recipe"], head["id"], ended=head.get("ended")))
     return list({entry.folder.resolve(): entry for entry in found}.values())
 
 
@@ -237,7 +238,7 @@ def study_entries(states: Sequence[RunState]) -> list[RunEntry]:
     return [
         RunEntry(
             *(state.path, state.run.run, state.run.name, state.run.label, state.run.seed, state.run.recipe_tree()),
-            *(state, None if state.end is None else state.end.results),
+            *(state.path.name, state, None if state.end is None else state.end.results),
         )
         for state in states
     ]
@@ -336,9 +337,7 @@ def cells_of(entries: Sequence[RunEntry]) -> "DataFrame":
     was_enabled = gc.isenabled()
     gc.disable()  # which would look through hundreds of thousands of new rows again and again
     try:
-        lines = records or [
-            read_records(one.folder / "cells.jsonl", EVALUATION, run_id=one.folder.name) for one in entries
-        ]
+        lines = records or [read_records(one.folder / "cells.jsonl", EVALUATION, run_id=one.id) for one in entries]
         files = [list({_place(line): _row(line) for line in own}.values()) for own in lines]
     finally:
         (gc.enable if was_enabled else gc.disable)()
