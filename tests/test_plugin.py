@@ -60,7 +60,7 @@ def test_what_it_declares_is_listed_shown_trained_and_evaluated(run: Command) ->
         ("show", "repeat-mean"): "model.mixer",
         ("sample", "Repeat", "letters=4"): ">",
         ("train", "repeat_mean", "preset=debug", "training.steps=2"): "runs/repeat_mean-debug/",
-        ("evaluate", "latest", "grid=3:4", "count=2"): "in_distribution",
+        ("evaluate", "latest", "grid=3:4", "count=2"): "in distribution",
         (
             "train",
             "addition_abacus",

@@ -178,13 +178,13 @@ def converged(frame: "DataFrame") -> "DataFrame":
 
 def default_metric(frame: "DataFrame") -> str:
     """The loss of text, or bits per byte where tokenizers differ; accuracy on labels at positions beyond training where
-    these are known; else exact match."""
+    these are known and asked for; else exact match."""
     if "nats" in frame and frame["nats"].notna().all():
         return "bits_per_byte" if "tokenizer" in frame and frame["tokenizer"].nunique() > 1 else "loss"
     if "accuracy" in frame and len(frame) and "sums" in frame:
         labels = [(sums or {}).get("labels") or {} for sums in frame["sums"]]
         if all(one.get("max_training_labels") is not None for one in labels):
-            return "ood_accuracy"
+            return "ood_accuracy" if "ood_accuracy" in frame and frame["ood_accuracy"].notna().any() else "accuracy"
     return "exact_match"
 
 
@@ -200,7 +200,7 @@ def check_metric(frame: "DataFrame", metric: str) -> None:
         raise UserError(
             f"metric: there is no {metric!r}; there are: {', '.join(known[:12])}.{did_you_mean(metric, known)}"
         )
-    if base_metric(metric) not in frame or not frame[base_metric(metric)].notna().any():
+    if base_metric(metric) not in frame:
         hint = "; numerate evaluate RUN method=decoding computes it" if base_metric(metric) in ANSWER_METRICS else ""
         raise UserError(f"metric: no cell has {metric}{hint}")
 
