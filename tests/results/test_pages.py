@@ -117,6 +117,12 @@ def test_strata_stand_after_regions_and_tasks_that_differ_are_not_compared(tmp_p
     assert "Differences" not in text
 
 
+def test_settings_of_an_evaluation_differ_too(tmp_path: Path) -> None:
+    changed = sums(lambda n: 0.5, settings={"model.backbone.num_loops": 8})
+    text = text_of(run_page(make(tmp_path, cells=[*sums(lambda n: 1.0), *changed])))
+    assert "What differs variant changed for the evaluation a a, num_loops=8 num_loops=8" in text
+
+
 def labelled(right: int, region: str, count: int) -> dict[str, Any]:
     """Two rows of `count` labels, trained on 2: `right` of them correct in each."""
     correct = np.array([[t < right for t in range(count)]] * 2)

@@ -340,11 +340,12 @@ def seeds(it: Subject) -> Parts:
 def settings(it: Subject) -> Parts:
     """What differs between the variants."""
     first = it.cells.drop_duplicates("variant")
-    names = [name for name in settings_columns(it.cells) if first[name].nunique(dropna=False) > 1]
+    names = [name for name in [*settings_columns(it.cells), "settings"] if first[name].nunique(dropna=False) > 1]
     note = f"They differ in {len(names)} settings: a difference in results may come from any of them."
     note = "They differ in this one setting; all others are equal." if len(names) == 1 else note
     if names:
-        yield _table(first[["variant", *names]].astype("string").fillna(""), note)
+        texts = first[["variant", *names]].astype("string").fillna("")
+        yield _table(texts.rename(columns={"settings": "changed for the evaluation"}), note)
 
 
 def curves(it: Subject) -> Parts:
