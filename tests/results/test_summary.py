@@ -206,5 +206,7 @@ def test_what_was_not_evaluated_and_what_only_memorized_is_called_so(study: Stud
     frame = frame_of(study, a=[[labels(2)]])
     assert headline(frame.iloc[:0]) == "Nothing has been evaluated yet."
     assert "memorizing 0 %" in headline(frame)
+    cell = cell_record({"first_digits": 9, "second_digits": 1}, 0, 100, "ood_test", stratum="nines_plus_one")
+    assert "b: only strata or smaller sizes" in headline(frame_of(study, a=[sums(lambda n: 1.0)], b=[[cell]]))
     causal = frame_of(study, b=[sums(lambda n: 1.0, non_causal_reason="it reads the answer")])
     assert "b: not comparable (non-causal): it reads the answer" in headline(causal)

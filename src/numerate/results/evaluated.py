@@ -37,7 +37,7 @@ def tables(frame: "DataFrame", meanings: Mapping[str, str]) -> list[Table]:
     inside = inside.assign(settings=inside["settings"].fillna("as trained"))
     keys = ["checkpoint", "step", *["settings"] * bool(frame["settings"].notna().any())]
     keys += ["position_offset"] * (inside["position_offset"].nunique() > 1 and not is_labelled)
-    order = inside["region"].map(lambda name: [*REGION_NAMES, name].index(name))
+    order = inside["region"].map(lambda name: [*REGION_NAMES, name].index(name)).astype(int)
     inside = inside.iloc[(inside.groupby(keys, sort=False).ngroup() * 100 + order).argsort(kind="stable")]
     found, shown = [], _metrics(inside)
     if shown:

@@ -157,7 +157,7 @@ def _reaches(frame: "DataFrame", operator: str | None) -> list[str]:
             text = f" {'did not converge' if is_trained else 'was not trained'} ({there}{then})"
         elif first is None or (farthest is None and limit):
             but = f" but has {limit}" if limit else ", nothing beyond was evaluated"
-            text = f" converged ({there}{seeds}){but}"
+            text = f" converged ({there}{seeds}){but}" if there else ": only strata or smaller sizes were evaluated"
         elif farthest is None:
             text = f" falls to {_value(first)} at {at(first['length'])}{seeds}"
         else:
