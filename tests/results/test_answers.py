@@ -124,6 +124,9 @@ def test_which_generated_answers_are_correct_is_computed_again(tmp_path: Path) -
     ]
     write_lines(file := folders[0] / "predictions.jsonl", earlier)  # by another rule
     assert compared(*folders) == wanted
+    for one in (folder / "predictions.jsonl" for folder in folders):
+        one.write_bytes(one.read_bytes() * 2)
+    assert compared(*folders) == wanted, "two processes wrote each answer, and nothing sorted the file yet"
     file.write_text(file.read_text().replace('"it is none"', '"it is 40"'))
     with pytest.raises(UserError, match=r"predictions\.jsonl, line 2: damaged: `checksum` must be that of the line"):
         compared(*folders)

@@ -95,18 +95,19 @@ def _answers(entry: RunEntry, cells: "DataFrame") -> "DataFrame":
     generation = None if tree is None else from_tree(tree, entry.folder / RECIPE_FILE, Generation)
     pattern = ANSWER_PATTERN if generation is None else generation.answer_pattern
     step, settings = cells["step"].iloc[0], cells["settings"].fillna("").iloc[0]
-    evaluations: dict[str, dict[tuple[Any, ...], list[dict[str, Any]]]] = {}
+    evaluations: dict[str, dict[tuple[Any, ...], dict[int, dict[str, Any]]]] = {}
     for line in read_records(entry.folder / "predictions.jsonl", PREDICTIONS, run_id=entry.id):
         changed = format_settings(line["settings"]) if line.get("settings") else ""
         is_answer = CHECKSUM_KEY in line and line.get("correct_answer") is not None and not line["position_offset"]
         if is_answer and line["step"] == step and changed == settings:
             place = json.dumps([line.get("stratum"), line["cell"]], sort_keys=True)
             key = tuple(line.get(name) for name in ("checkpoint", "method", "count", "evaluation_seed"))
-            evaluations.setdefault(place, {}).setdefault(key, []).append(with_correct(generation, line))
+            answers = evaluations.setdefault(place, {}).setdefault(key, {})
+            answers.setdefault(line.get("row", len(answers)), with_correct(generation, line))  # two may write a row
     measures: dict[tuple[Any, ...], tuple[float | None, ...]] = {}
     for place, several in evaluations.items():
         seen = Counter[tuple[str, str]]()
-        for line in max(reversed(several.values()), key=len):
+        for line in max(reversed(several.values()), key=len).values():
             question = (line["question"], target := line["correct_answer"])
             number = answer_number(target).value if generation is None else correct_number(target, pattern)
             answer = _measures(line["correct"], number, answer_number(line["prediction"], pattern).value)
