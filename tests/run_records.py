@@ -52,7 +52,7 @@ class Studies:
     ) -> "DataFrame":
         from numerate.results.runs import results_of
         from numerate.runs.end import End, write_end
-        from numerate.runs.study_folder import RequestedRun, StudyFolder
+        from numerate.runs.study_folder import StudyFolder, StudyRun
 
         folder = StudyFolder.from_title(title, self.runs)
         requested = [
@@ -65,7 +65,7 @@ class Studies:
                 status, lines = entries.pop("status"), entries.pop("cells", ())
                 entries = {"results": entries} if status == "done" else entries
                 write_end(place, End.now(status, key=one.key, seconds=2.5, **entries))
-                head = {"recipe": dict(one.tree), "id": place.path.name}
+                head = {"recipe": one.recipe_tree(), "id": place.path.name}
                 (place.path / "recipe.yaml").write_bytes(header_yaml(head))
                 if "step" in end and not (place.path / "metrics.jsonl").exists():
                     write_lines(place.path / "metrics.jsonl", [{"step": end["step"], "loss": 1.0}])

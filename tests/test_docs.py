@@ -28,7 +28,9 @@ from numerate.commands.studies import load_study
 from numerate.commands.table import COMMANDS
 from numerate.config import override
 from numerate.recipes.naming import load_recipe
+from numerate.records.kinds import EVALUATION
 from numerate.results.figures import FIGURES
+from numerate.results.rows import COLUMNS
 from numerate.runs.space import Space
 from numerate.text.data.datasets import DATASETS as DATASETS
 from results_records import done, recipe, sums

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -21,6 +22,7 @@ from numerate.evaluation.number_metrics import (
     is_close,
 )
 from numerate.evaluation.numbers_in_texts import ParsedNumber
+from numerate.evaluation.sums import spearman
 from numerate.published.number_loss_metrics import published_number_metrics
 
 PREDICTIONS = ["12", "it is -3.5", "1,000", "nothing", "1.2.3", "7", "1e5", "40"]
@@ -57,10 +59,12 @@ def test_errors_and_correlations_are_the_textbooks(log: bool) -> None:
     expected = {
         "mae": np.abs(error).mean(),
         "mse": (error**2).mean(),
+        "median_error": np.median(np.abs(error)),
         "r2": 1 - (error**2).sum() / ((theirs - theirs.mean()) ** 2).sum(),
         "pearson": stats.pearsonr(ours, theirs).statistic,
     }
     assert {key: metrics[f"{name}{key}"] for key in expected} == pytest.approx(expected, rel=1e-9, abs=1e-11)
+    assert metrics["spearman"] == pytest.approx(stats.spearmanr(ours, theirs).statistic)
 
 
 def test_shares_are_of_all_that_ask_for_a_number() -> None:
@@ -175,7 +179,11 @@ def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[t
         for scores in each
     ]
     for parts in (each, [scores for scores in written if scores is not None]):
-        assert NumberScores.merge(parts) == every
+        whole = NumberScores.merge(parts)
+        assert replace(whole, of_cell={}) == replace(every, of_cell={})
+        ours, theirs = whole.metrics(), every.metrics()
+        for name in set(NUMBER_METRICS) - {"spearman", "median_error", "log_median_error"}:
+            assert ours[name] == theirs[name], name
 
 
 def test_pooled_and_the_mean_of_modules_have_names_of_their_own() -> None:
@@ -204,3 +212,15 @@ def test_the_page_names_every_metric_and_its_example_runs(capsys: pytest.Capture
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(code, {})
     assert capsys.readouterr().out.split("\n")[:2] == ["5.0 1", "0.6666666666666666"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=20))
+def test_ranks_that_are_equal_share_their_middle_rank(pairs: list[tuple[int, int]]) -> None:
+    from scipy import stats
+
+    predictions, targets = ([Decimal(pair[side]) for pair in pairs] for side in (0, 1))
+    found = spearman(predictions, targets)
+    if len(set(predictions)) == 1 or len(set(targets)) == 1:
+        assert found is None
+    else:
+        assert found == pytest.approx(stats.spearmanr(predictions, targets).statistic)

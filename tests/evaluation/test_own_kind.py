@@ -18,6 +18,7 @@ from numerate.evaluation.evaluation_data import EvaluationData, cell_questions, 
 from numerate.evaluation.kinds.answers import AnswerKind
 from numerate.evaluation.kinds.kind import EvaluationKind
 from numerate.evaluation.samples import sample_answers
+from numerate.results.summary import summary
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.mixture import Mixture
 from numerate.tokenizers.layout import Continuation
@@ -132,6 +133,12 @@ def test_the_verifier_of_the_docs_is_evaluated_twice(tmp_path: Path) -> None:
     assert b'"scores": {"verified"' in written[0]
     assert main([*words, "predictions=true"]) == 0
     assert [(folder.parent / name).read_bytes() for name in ("cells.jsonl", "predictions.jsonl")] == written
+
+
+def test_its_numbers_are_results_of_a_study(tmp_path: Path) -> None:
+    frame = trained(MeasuredSums(), tmp_path).evaluate("1:2x1:1", count=4).frame
+    (score,) = summary(frame[frame["region"] == "in_distribution"], metric="score.characters")["value"]
+    assert score == frame["score.characters"].iloc[0]
 
 
 def test_a_score_that_is_not_from_0_to_1_is_refused_before_anything_is_written(tmp_path: Path) -> None:

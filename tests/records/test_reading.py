@@ -25,7 +25,7 @@ SUMS = "absolute_error squared_error target target_squared prediction prediction
 ERRORS = {"count": 3, **dict.fromkeys(SUMS.split(), "1.5")}
 NUMBERS = {
     **{"count": 4, "correct": 3, "missing": 0, "invalid": 1, "within": {"0.1": 3}},
-    **{"linear": ERRORS, "log": ERRORS},
+    **{"linear": ERRORS, "log": ERRORS, "of_cell": {"spearman": 0.5}},
     **{"clipped": 0, "nonzero": 4, "relative_error": "0.1", "metrics": {"mae": 0.5}},
 }
 TEXTS = {

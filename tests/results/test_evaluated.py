@@ -87,6 +87,13 @@ def test_numbers_are_also_shown_by_the_digits_of_the_correct_ones_and_others_cou
     assert any("ended, %" in line for line in shown)
 
 
+def test_text_has_its_tokens(tmp_path: Path) -> None:
+    one = Likelihoods(nll=2100, tokens=1000, bytes=4000, chunks=3)
+    line = cell({"context_length": 16}, 0) | one.record() | {"language": one.sums(), "count": 3}
+    del line["correct"]
+    assert lines(results(tmp_path, line))[2].startswith("final 100 in distribution 1,000 2.1")
+
+
 def test_strata_alone_are_a_table(tmp_path: Path) -> None:
     cells = [cell({"first_digits": 9, "second_digits": 1}, 50, "ood_test", stratum="nines_plus_one")]
     shown = lines(results(tmp_path, *cells))

@@ -30,7 +30,7 @@ from numerate.results.tables import (
     to_text,
     write_table,
 )
-from numerate.runs.study_folder import RequestedRun, StudyFolder
+from numerate.runs.study_folder import StudyFolder, StudyRun
 from results_records import done, failed, recipe, seeds
 from run_records import Studies, cell_record
 
@@ -70,7 +70,7 @@ def test_a_result_counts_only_for_the_very_recipe_and_while_the_folder_of_the_ru
     study([(recipe(seed=seed), done()) for seed in range(3)])
     folder = StudyFolder.from_title("widths", study.runs)
     plan = zip(folder.read().plan(), ("key0", "another key", "key2"), strict=True)
-    folder.update([RequestedRun(one.run, key, recipe(seed=one.seed)) for one, key in plan])
+    folder.update([StudyRun.of(one.run, key, recipe(seed=one.seed)) for one, key in plan])
     (study.runs / folder.read().plan()[2].run / "recipe.yaml").unlink()
     assert results_of("widths", study.runs)["status"].tolist() == ["done", "left", "failed"]
 
@@ -251,13 +251,8 @@ def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_repor
 def test_of_labels_runs_are_judged_by_the_farthest_region_that_all_have(study: Studies) -> None:
     def labelled(right: int, *regions: str) -> dict[str, Any]:
         labels = {"max_training_labels": 1, "targets_by_position": [4, 4], "correct_by_position": [4, right]}
-        labels |= {
-            "metrics": {"accuracy": 0.5, "ood_accuracy": 0.5},
-            "last_label": 1,
-            "correct_prefix": 1.0,
-            "target_counts": {},
-        }
-        labels["baseline"] = {"ood_accuracy": 0.0}
+        labels |= {"metrics": {"accuracy": 0.5, "ood_accuracy": 0.5}, "baseline": {"ood_accuracy": 0.0}}
+        labels |= {"last_label": 1, "correct_prefix": 1.0, "target_counts": {}}
         return done(cells=[cell_record({"count": i}, 0, 4, region, labels=labels) for i, region in enumerate(regions)])
 
     near = [(recipe("near", seed=seed), labelled(4, "in_distribution", "ood_test")) for seed in (0, 1)]

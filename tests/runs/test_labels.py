@@ -16,6 +16,8 @@ from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Scalar, Sinusoidal
 from numerate.positions.position_ids import Shifted, Zooming
+from numerate.results.summary import summary
+from numerate.results.words import percent
 from numerate.runs.run import Run
 from numerate.runs.train import TrainedRun, train
 from numerate.tasks.arithmetic import Arithmetic
@@ -113,10 +115,10 @@ def test_measures_of_a_region_are_of_all_its_labels_as_means_over_position_offse
     assert (last["low"], last["high"]) == pytest.approx(wilson_interval(last["value"] * rows, rows)), (
         "about rows, each measured twice"
     )
-    text = str(results)
-    assert "mean of 2" in text
-    assert f"({line['labels']['ood_accuracy']['baseline']:.1%})" in text
-    assert "In brackets the baseline" in text
+    shown = " ".join(str(results).split())
+    assert "Means over 2 position offsets." in shown
+    assert "ood accuracy: memorizing, %" in shown
+    assert percent(together.baseline("ood_accuracy") or 0) in shown
 
 
 def test_a_model_that_looks_ahead_is_refused_where_answers_continue_their_questions(tmp_path: Path) -> None:
@@ -125,3 +127,4 @@ def test_a_model_that_looks_ahead_is_refused_where_answers_continue_their_questi
         train(Recipe(task=Arithmetic(digits=1), model=zooming, training=SMALL.training), runs_dir=tmp_path, quiet=True)
     seen = train(replace(SMALL, model=zooming, title="zooming"), runs_dir=tmp_path, quiet=True).run.evaluate()
     assert "not causal: " in str(seen)
+    assert seen.frame["non_causal_reason"].str.contains("Zooming").all()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numerate.errors import UserError
 from numerate.records.reading import read_records as read_records
 from numerate.records.schema import Schema, record_type
-from numerate.reports.records import read_run
+from numerate.results.rows import cells
 from numerate.training import disk
 from numerate.training.finding import all_runs, find_run, latest_run
 from numerate.training.run_folder import RunFolder, resolve_runs_dir
@@ -131,7 +131,7 @@ def test_a_head_that_was_cut_or_changed_is_damaged(tmp_path: Path, change: Any, 
         run.metadata,
         lambda: run.record_start(HEAD),
         lambda: run.update_metadata(name="x"),
-        lambda: read_run(run.path),
+        lambda: cells(run.path),
     ):
         with pytest.raises(UserError, match=rf"recipe.yaml.*: damaged: .*{message}"):
             action()

@@ -22,7 +22,6 @@ from numerate.runs.search import search as search_recipe
 from numerate.runs.status import RunState
 from numerate.runs.study import preview_study, run_study
 from numerate.runs.study_folder import StudyFolder
-from numerate.runs.train import debug
 from numerate.terminal import MAX_PROSE_WIDTH, output_width, print_wrapped
 from numerate.training.run_folder import resolve_runs_dir
 

@@ -31,16 +31,16 @@ def remove_seeds(tree: Any) -> Any:
     return [remove_seeds(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
-def _differences(path: str, values: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
+def differences(path: str, values: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
     """The paths at which trees differ, with the values there, as deep as parts are of one kind."""
     if all(value == values[0] for value in values):
         return
     if all(isinstance(value, Mapping) for value in values) and len({value.get("kind") for value in values}) == 1:
         for key in dict.fromkeys(key for value in values for key in value):
-            yield from _differences(f"{path}.{key}".lstrip("."), [value.get(key) for value in values])
+            yield from differences(f"{path}.{key}".lstrip("."), [value.get(key) for value in values])
     elif all(isinstance(value, list | tuple) for value in values) and len({len(value) for value in values}) == 1:
         for i, several in enumerate(zip(*values, strict=True)):
-            yield from _differences(f"{path}.{i}", several)
+            yield from differences(f"{path}.{i}", several)
     else:
         yield path, values
 
@@ -49,7 +49,7 @@ def label_settings(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
     """The settings that affect results and in which recipes differ, in a few words, for each recipe. Pretrained models
     are named by their weights, without their hash, and without prompts where all weights differ."""
     trees = [remove_seeds(recipe) for recipe in recipes]
-    shown = {path: values for path, values in _differences("", trees) if _affects_results(path)}
+    shown = {path: values for path, values in differences("", trees) if _affects_results(path)}
     weights = shown.get("model.weights", shown.get("model.revision"))
     if weights is not None:
         implied = {"tokenizer.tokenizer", "tokenizer.revision", *["model.revision"] * ("model.weights" in shown)}

@@ -208,7 +208,8 @@ def cell_region(
 def deal_by_size(items: Iterable[T], num_shards: int, size: Callable[[T], float]) -> list[list[T]]:
     """The items in shards of about equal cost: dealt from the largest to the smallest, there and back.
 
-    Starting with the most expensive cell, each is added to the cheapest shard so far; they depend only on the cells.
+    >>> deal_by_size([1, 2, 3, 4, 5, 6], 3, size=float)
+    [[6, 1], [5, 2], [4, 3]]
     """
     shards: list[list[T]] = [[] for _ in range(num_shards)]
     for place, item in enumerate(sorted(items, key=lambda item: -size(item))):
@@ -223,25 +224,3 @@ def parse_shard(text: str) -> tuple[int, int]:
     if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise UserError(f"shard: must be from 1/4 to 4/4, for example, not {text!r}")
     return int(match[1]), int(match[2])
-
-
-def interleave_by_cost(items: Sequence[T], cost: Callable[[T], float]) -> list[T]:
-    """The items in an order in which every range has both expensive and cheap ones: that with rank r by cost is placed
-    at the fractional part of r times the golden ratio (Weyl 1916, https://doi.org/10.1007/BF01475864)."""
-    ranked = sorted(items, key=lambda item: -cost(item))
-    return [ranked[rank] for rank in sorted(range(len(ranked)), key=lambda rank: rank * (5**0.5 - 1) / 2 % 1.0)]
-
-
-def split_by_cost(costs: Sequence[float], num_ranges: int) -> list[range]:
-    """At most `num_ranges` consecutive, nonempty ranges of about equal cost.
-
-    >>> split_by_cost([1.0, 1.0, 2.0, 1.0, 1.0], 3)
-    [range(0, 2), range(2, 3), range(3, 5)]
-    """
-    total, cost_before = sum(costs), 0.0
-    bounds: dict[int, list[int]] = {}
-    for index, item_cost in enumerate(costs):
-        number = min(int((cost_before + item_cost / 2) / total * num_ranges), num_ranges - 1)
-        bounds.setdefault(number, []).append(index)
-        cost_before += item_cost
-    return [range(indices[0], indices[-1] + 1) for indices in bounds.values()]

@@ -6,15 +6,17 @@ without a number is wrong in all accuracies, has no error, and is counted in `mi
 
 In errors, R² and correlations, predictions are clipped to an absolute value of `CLIP_LIMIT`, or ten times the target if
 that is larger (`clipped` counts them). The published evaluation has the same bound, regardless of the target.
+Accuracies and ranks are not clipped.
 
 All sums are exact: merging cells gives exactly the result of all their questions together.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import reduce
 from math import sqrt
+from statistics import median
 from typing import Any
 
 from numerate.evaluation.numbers_in_texts import ExactNumber, ParsedNumber, answer_number
@@ -28,6 +30,7 @@ from numerate.evaluation.sums import (
     finite_float,
     ratio,
     signed_log,
+    spearman,
     sums_from_record,
     sums_to_record,
 )
@@ -55,6 +58,7 @@ class NumberScores:
     `count` questions have a number as their target (others are not counted at all). `correct` of their answers are
     exactly that number, `within` are within a tolerance, `missing` have no number and `invalid` are malformed ones;
     `clipped` predictions were too large. `relative_error` is a sum over the `nonzero` targets that are not 0.
+    `of_cell` has the metrics that only single cells have: medians and the rank correlation.
 
     >>> scores = NumberScores.from_texts(["it is 12", "1,000", "nothing"], ["12", "999", "3"])
     >>> scores.correct, scores.missing, scores.metrics()["mae"]
@@ -71,6 +75,7 @@ class NumberScores:
     linear: Moments = Moments()
     log: Moments = Moments()
     relative_error: Fraction = Fraction(0)
+    of_cell: Mapping[str, float | None] = field(default_factory=dict)
 
     @classmethod
     def from_numbers(cls, predictions: Sequence[ParsedNumber], targets: Sequence[ExactNumber | None]) -> "NumberScores":
@@ -81,6 +86,10 @@ class NumberScores:
         limits = [max(CLIP_LIMIT, 10 * abs(number)) for _, number in unclipped]
         pairs = [(max(-most, min(most, found)), y) for (found, y), most in zip(unclipped, limits, strict=True)]
         logs = [(signed_log(found), signed_log(number)) for found, number in pairs]
+        medians = {
+            name: finite_float(median(abs(found - number) for found, number in each)) if each else None
+            for name, each in (("median_error", pairs), ("log_median_error", logs))
+        }
         return cls(
             count=len(questions),
             correct=sum(found == number for found, number in exact),
@@ -92,6 +101,7 @@ class NumberScores:
             linear=Moments.from_pairs(pairs),
             log=Moments.from_pairs(logs),
             relative_error=sum((finite_decimal(abs(x / y - 1)) for x, y in pairs if y), Fraction(0)),
+            of_cell=medians | {"spearman": spearman([found for found, _ in exact], [number for _, number in exact])},
         )
 
     @classmethod
@@ -102,7 +112,9 @@ class NumberScores:
 
     @classmethod
     def merge(cls, scores_of_cells: Iterable["NumberScores"]) -> "NumberScores":
-        return reduce(add_sums, scores_of_cells, cls())
+        """Merges cells into one, which has no medians and no rank correlation if they are several."""
+        each = list(scores_of_cells)
+        return each[0] if len(each) == 1 else reduce(add_sums, (replace(one, of_cell={}) for one in each), cls())
 
     def metrics(self) -> dict[str, float | None]:
         """Every metric of `NUMBER_METRICS` by name; None if it is undefined or overflows a float."""
@@ -113,7 +125,7 @@ class NumberScores:
         for prefix, moments in (("", self.linear), ("log_", self.log)):
             found |= {f"{prefix}mae": moments.mean("absolute_error"), f"{prefix}mse": moments.mean("squared_error")}
             found |= {f"{prefix}r2": moments.r2(), f"{prefix}pearson": moments.pearson()}
-        return {name: found[name] for name in NUMBER_METRICS}
+        return {name: found.get(name, self.of_cell.get(name)) for name in NUMBER_METRICS}
 
     def intervals(self) -> dict[str, float | None]:
         """The 95 % intervals of the share of correct numbers, by Wilson, and of `mae` and `log_mae`, by the normal
@@ -143,6 +155,7 @@ def _error_metrics(prefix: str, of: str) -> dict[str, Metric]:
     return {
         f"{prefix}mae": Metric(f"mean absolute error{of}", lower_is_better=True),
         f"{prefix}mse": Metric(f"mean squared error{of}", lower_is_better=True),
+        f"{prefix}median_error": Metric(f"median absolute error{of}", lower_is_better=True),
         f"{prefix}r2": Metric(f"R²{of}"),
         f"{prefix}pearson": Metric(f"Pearson correlation{of}"),
     }
@@ -158,5 +171,6 @@ NUMBER_METRICS: dict[str, Metric] = {
     **_error_metrics("", ""),
     "mape": Metric("mean relative error", lower_is_better=True),
     **_error_metrics("log_", " of sign(x) log10(|x| + 1)"),
+    "spearman": Metric("Spearman rank correlation"),
 }
 """The metrics of numbers; docs/metrics.md defines them."""

@@ -1,5 +1,6 @@
 """Exact, mergeable sums of errors, from which means, R² and correlations are computed."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
@@ -149,3 +150,17 @@ class Moments:
     def _scaled_variance(self, total: Fraction, squares: Fraction) -> Fraction:
         """count x (sum of squares) - (sum)²: count² times the variance."""
         return self.count * squares - total**2
+
+
+def spearman(predictions: Sequence[ExactNumber], targets: Sequence[ExactNumber]) -> float | None:
+    """Spearman's rank correlation, with mean ranks for ties; None if one side is constant.
+
+    Spearman (1904), https://doi.org/10.2307/1412159.
+    """
+    return Moments.from_pairs(zip(_doubled_ranks(predictions), _doubled_ranks(targets), strict=True)).pearson()
+
+
+def _doubled_ranks(values: Sequence[ExactNumber]) -> list[Fraction]:
+    """Twice the rank of each value, so that mean ranks are integers."""
+    ordered = sorted(Fraction(value) for value in values)
+    return [Fraction(bisect_left(ordered, value) + bisect_right(ordered, value) + 1) for value in values]

@@ -1,25 +1,25 @@
 """Sending the results of an evaluation to the trackers of a run: heat maps and samples."""
 
 from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
 
 from numerate.errors import UserError
-from numerate.integrations import trackers
-from numerate.runs.presenting import of_results
-from numerate.runs.run import Run
+from numerate.integrations.trackers import recipe_trackers
+from numerate.training.recipe import Recipe
+from numerate.training.run_folder import RunFolder
 
 
 def track_results(path: Path, recipe: Recipe) -> None:
     """Logs the heat maps and samples of a run in a folder to the trackers of its recipe, if any."""
     if not recipe.trackers:
         return
-    settings = trackers.TrackerSettings(
-        recipe.tracking.project, recipe.tracking.entity, recipe.group, recipe.tracking.tags
-    )
-    active_trackers = trackers.make_trackers(recipe.trackers, settings)
-    rows, figures = of_results("rows"), of_results("figures")
-    cells, logged = rows.cells(run.path), rows.metrics(run.path)
+    folder, active_trackers = RunFolder(path), recipe_trackers(recipe)
+    rows = import_module("numerate.results.rows")  # which stands above integrations
+    figures = import_module("numerate.results.figures")
+    cells, logged = rows.cells(path), rows.metrics(path)
     step = int(cells["step"].max()) if len(cells) else 0
-    active_trackers.start(run.folder.metadata(), run.path, step)
+    active_trackers.start(folder.metadata(), path, step)
     for _, own in cells.groupby("variant", sort=False):
         changed = own["settings"].iloc[0]
         name = f"exact match, {changed}" if changed == changed else "exact match"
@@ -28,7 +28,7 @@ def track_results(path: Path, recipe: Recipe) -> None:
     if "perplexity" in logged:
         ax = figures.training_curves(logged, split="validation")
         active_trackers.log_figure("validation loss", ax.get_figure(), step)
-    lines = run.folder.records("samples.jsonl")
+    lines = folder.records("samples.jsonl")
     for title, names in {
         "texts": ("step", "prompt", "text"),
         "samples": ("question", "correct_answer", "prediction", "correct", "model_text"),

@@ -53,7 +53,7 @@ _NUMBERS = record_type(
         "within": dict[str, Count],
         "linear log": record_type({"count": Count, _SUMS: Decimal}),
         "relative_error": Decimal,
-        "metrics": Object,
+        "of_cell metrics": dict[str, Loss | None],
     },
     *(f"{name} <= count" for name in ("correct", "missing", "invalid", "clipped", "nonzero", "within")),
 )

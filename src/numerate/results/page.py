@@ -37,6 +37,7 @@ from numerate.results.rows import (
     find_runs,
     metrics_of,
     settings_columns,
+    study_entries,
 )
 from numerate.results.style import content, save, series_styles, svg
 from numerate.results.summary import (
@@ -460,6 +461,11 @@ def _subjects(
     """The done runs by task, with their cells; lines that cannot be read are added to `damage`."""
     done = [one for one in entries if one.is_done]
     cells, logged, names = cells_of(done), metrics_of(done, damage.append), count()
+    counted = cells[cells[[name for name in ("correct", "nats") if name in cells]].notna().any(axis=1)]
+    if len(counted) < len(cells):
+        damage.append("Cells of a kind of evaluation that counts no answers are left out.")
+        warn(damage[-1], stacklevel=3)
+        cells = counted
     if metric is not None:
         check_metric(cells, metric)
     check_choice("baseline", baseline or done[0].variant, [one.variant for one in done])
@@ -488,9 +494,9 @@ def run_iframe(folder: str | Path) -> str:
     return str(Markup(html).format(run_page(folder)))
 
 
-def write_study_page(folder: Path, question: str) -> Path:
-    """Writes `report.html` and `figure.png` into the folder of a study: of the runs of its last command."""
-    entries = [one for one in find_runs(folder) if one.state is not None and one.state.run.current]
+def write_study_page(folder: Path, question: str, states: Sequence[RunState]) -> Path:
+    """Writes `report.html` and `figure.png` of runs into the folder of their study; returns the path of the page."""
+    entries = study_entries(states)
     html = page(entries, folder.name, question=question, kind="a study")
     path = write_output(folder / "report.html", html.encode(), place="runs")
     with suppress(UserError):  # where nothing was evaluated on a grid
@@ -515,12 +521,9 @@ def card(folder: Path, title: str, introduction: str, metadata: Mapping[str, Any
 
 
 def _failures(entries: Sequence[RunEntry]) -> list[str]:
-    """A sentence about the runs of a study that failed."""
-    failed = [one for one in entries if one.state is not None and one.state.status == "failed"]
-    errors = {
-        one.run: (one.state and one.state.end and one.state.end.error) or "no error was recorded" for one in failed
-    }
-    named = [f"{one.variant} seed {one.seed} ({' '.join(errors[one.run].split())[:100]})" for one in failed]
+    """A sentence about the runs of a study that are not done."""
+    failed = [(one, str(one.state.error)) for one in entries if one.state is not None and one.state.error is not None]
+    named = [f"{one.variant} seed {one.seed} ({' '.join(error.split())[:100]})" for one, error in failed]
     verb = "is" if len(failed) == 1 else "are"
     sentence = f"{len(failed)} of {len(entries)} runs failed and {verb} not in anything below: "
     return [f"{sentence}{joined(named, 7)}."] if failed else []

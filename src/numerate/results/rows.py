@@ -26,7 +26,7 @@ from numerate.records.kinds import EVALUATION
 from numerate.records.reading import read_records
 from numerate.results.variants import label_runs
 from numerate.runs.status import RunState, read_states
-from numerate.runs.study_folder import StudyFolder, StudyRun
+from numerate.runs.study_folder import StudyFolder
 from numerate.training.run_folder import folder_name, resolve_runs_dir
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ COLUMNS: dict[str, Column] = {
     "overlaps_training": Column(bool, "flag", "too few questions to hold any out, so training may have seen them"),
     "method": Column(str, "text", "`one pass`, `decoding` or `beams`"),
     **{
-        f"{name}{end}": Column(float, "share", f"{METRICS[name]}{of}", f"labels{end}.{name}", name == "ood_accuracy")
-        for end, of in (("", ""), (".baseline", " of memorizing"))
+        f"{name}{end}": Column(float, "share", f"{METRICS[name]}{of}", f"labels.{entry}.{name}", name == "ood_accuracy")
+        for end, of, entry in (("", "", "metrics"), (".baseline", " of memorizing", "baseline"))
         for name in LABEL_METRICS
     },
     **{
@@ -134,7 +134,7 @@ RUN_COLUMNS: dict[str, Column] = {
     "best_step": Column(int, "count", "the step of the best checkpoint"),
     "seconds": Column(float, "number", "seconds of all sessions"),
     "worker": Column(str, "text", "host and process"),
-    "stop_reason": Column(str, "text", "`budget`, `target`, `minutes` or `pruned`"),
+    "stop_reason": Column(str, "text", "`budget`, `target` or `pruned`"),
     "failure": Column(str, "text", "the kind of failure"),
     "error": Column(str, "text", "the error of a failed run"),
 }
@@ -332,8 +332,8 @@ def cells(runs: "Runs", runs_dir: str | Path | None = None) -> "DataFrame":
     return cells_of([one for one in find_runs(runs, runs_dir) if one.is_done])
 
 
-def cells_of(entries: Sequence[RunEntry]) -> "DataFrame":
-    """`cells` of runs that were found already."""
+def cells_of(entries: Sequence[RunEntry], records: Sequence[Sequence[Mapping[str, Any]]] | None = None) -> "DataFrame":
+    """`cells` of runs that were found already, or of some `records` of each of them."""
     was_enabled = gc.isenabled()
     gc.disable()  # which would look through hundreds of thousands of new rows again and again
     try:

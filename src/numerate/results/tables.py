@@ -51,16 +51,8 @@ class Table(NamedTuple):
     @property
     def is_number(self) -> list[bool]:
         """Which columns hold numbers, which are aligned right."""
-        return [_are_numbers(self.texts[name]) for name in self.texts]
-
-
-_NUMBER = re.compile(r"[-+<>]?\d[\d,.]*(e[+-]?\d+)?(/\d+)?( %)?( : \S+)?( \[.*\])?( · \d+/\d+)?( \*)?")
-"""A number as tables have them: with its interval, as a share of others, or beside another."""
-
-
-def _are_numbers(texts: Iterable[str]) -> bool:
-    known = [text for text in texts if text]
-    return bool(known) and all(map(_NUMBER.fullmatch, known))
+        columns = [[text for text in self.texts[name] if text] for name in self.texts]
+        return [bool(texts) and all(map(NUMBER.fullmatch, texts)) for texts in columns]
 
 
 def pivot(found: "DataFrame", rows: Sequence[str], column: str, *, success: bool = False) -> "DataFrame":
@@ -238,23 +230,6 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
     from rich.cells import cell_len
 
     return sum(max(map(cell_len, column)) for column in columns) + 2 * (len(columns) - 1)
-
-
-def _aligned(columns: Sequence[Sequence[str]], width: int) -> str:
-    """Columns by rich, numbers to the right, with a line below the header; texts that are too long are wrapped."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as RichTable
-
-    lines = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n")
-    drawn = RichTable(box=lines, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
-    for name, *texts in columns:
-        drawn.add_column(name, justify="right" if _are_numbers(texts) else "left", overflow="fold")
-    for row in zip(*(texts[1:] for texts in columns), strict=True):
-        drawn.add_row(*row)
-    file = io.StringIO()
-    Console(file=file, width=width, markup=False, highlight=False, emoji=False, color_system=None).print(drawn)
-    return "\n".join(line.rstrip() for line in file.getvalue().replace("\N{NO-BREAK SPACE}", " ").rstrip().split("\n"))
 
 
 def to_markdown(table: Table) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from numerate.reports.settings import label_settings
+from numerate.config.differences import label_settings
 
 Header = Mapping[str, Any]
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from numerate.config import override, to_tree
+from numerate.config.differences import differences, remove_seeds
 from numerate.errors import UserError
-from numerate.reports.settings import differing_settings
 from numerate.training.recipe import Recipe
 
 TASK_INDEX, TASK_PATH = "task.task_index", "task.path"
@@ -44,7 +44,7 @@ def diff_settings(trained: Recipe, evaluated: Recipe) -> dict[str, Any]:
     from numerate.text.tasks.example_file import ExampleFile
     from numerate.text.tasks.text_files import combine_hashes
 
-    models = differing_settings([{"model": to_tree(recipe.model)} for recipe in (trained, evaluated)])
+    models = dict(differences("", [remove_seeds({"model": to_tree(one.model)}) for one in (trained, evaluated)]))
     changes, task = {path: new for path, (_, new) in models.items()}, evaluated.task
     task_index = getattr(task, "task_index", None)
     if task_index != getattr(trained.task, "task_index", None):

@@ -22,7 +22,6 @@ from numerate.evaluation.sampling import Sampling
 from numerate.models.strict_weights import match_state_dict
 from numerate.records.heads import read_metrics
 from numerate.records.reading import parse_record
-from numerate.reports.evaluation_results import Results
 from numerate.runs.changes import TASK_PATH, diff_settings, override_for_evaluation
 from numerate.runs.engines.engine import Engine
 from numerate.runs.estimating import estimate

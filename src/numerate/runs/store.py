@@ -13,7 +13,6 @@ from numerate.evaluation.grid import STRATUM, Cell
 from numerate.records.kinds import EVALUATION, PREDICTIONS, prediction_checksum
 from numerate.records.reading import RecordLine, parse_lines
 from numerate.records.schema import CHECKSUM_KEY, Schema
-from numerate.reports.records import settings_key
 from numerate.training import disk
 from numerate.training.lock import Lock
 from numerate.training.run_folder import RunFolder

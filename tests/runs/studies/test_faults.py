@@ -29,7 +29,6 @@ from numerate.runs.engines.local import Local
 from numerate.runs.status import RunState, study_status
 from numerate.runs.study import run_study
 from numerate.runs.study_folder import StudyFolder
-from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
 
 MINE = '''

@@ -16,9 +16,8 @@ from numerate.mixers.recurrent import LSTM
 from numerate.recipes.study import Study, content_key
 from numerate.records.reading import FORMAT
 from numerate.results.runs import results_of
-from numerate.runs.patch import apply_diff, tree_diff
 from numerate.runs.status import study_status
-from numerate.runs.study_folder import RequestedRun, StudyFolder
+from numerate.runs.study_folder import StudyFolder, StudyRun
 from numerate.training.finding import all_runs, find_run, latest_run
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder

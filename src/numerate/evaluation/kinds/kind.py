@@ -1,7 +1,7 @@
 """A kind of evaluation: which cells are evaluated, and how answers are scored."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from numerate.batch import Model
@@ -52,10 +52,6 @@ class EvaluationKind(Spec, ABC):
     def num_questions(self, evaluation_data: EvaluationData, cell: Cell, count: int) -> int:
         """The number of questions of a cell if `count` are requested."""
         return num_cell_questions(evaluation_data.task, dict(cell), count)
-
-    def row_sizes(self, evaluation_data: EvaluationData, cells: Sequence[Cell]) -> dict[Cell, RowSize]:
-        """From which the cost of each cell is estimated."""
-        return row_sizes(evaluation_data, cells)
 
     def region(self, cell: Mapping[str, int], training: Spans, ood_validation: Spans | None) -> str:
         return cell_region(cell, training, ood_validation)

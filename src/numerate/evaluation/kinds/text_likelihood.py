@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext
-from numerate.evaluation.costs import RowSize
 from numerate.evaluation.evaluation_data import EvaluationData, split_batch
 from numerate.evaluation.evaluator import CellRequest, Evaluation
 from numerate.evaluation.grid import Cell, Grid

@@ -1,1 +1,0 @@
-"""Reports from the records of runs: heat maps, curves, tables, pages."""
