@@ -151,8 +151,9 @@ def test_rows_are_kept_by_values_that_they_have_or_have_not(study: Studies) -> N
     assert rows_of(where(table, "label=abacus", "hidden_size=64.0"), "seed") == [(0,), (1,)]
     assert rows_of(where(table, "hidden_size!=128", "seed!=0"), "hidden_size", "seed") == [(64, 1)]
     assert rows_of(where(table, "final.ood_test!=null"), "seed") == [(0,), (1,)]
+    assert where(table, "status=failed").empty
     for condition, message in {
-        "status=failed": "no row has status=failed. There are: done.",
+        "status=fialed": "no row has status=fialed. There are: done.",
         "hidden_size=65": "no row has model.hidden_size=65. There are: 64 and 128.",
         "label!=Abacus": "no row has label=Abacus. Did you mean 'abacus'",
         "hidden_size": "'hidden_size' must be a condition",

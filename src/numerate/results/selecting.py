@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from numerate.config.values import split_at_commas, unquote
 from numerate.errors import UserError, did_you_mean
 from numerate.evaluation.answer_metrics import base_metric
-from numerate.results.rows import COLUMNS, RUN_COLUMNS, SCORE_PREFIX, Column
+from numerate.results.rows import COLUMNS, REGIONS, RUN_COLUMNS, SCORE_PREFIX, Column
 from numerate.results.words import joined
 
 if TYPE_CHECKING:
@@ -95,11 +95,15 @@ def select_columns(frame: "DataFrame", names: Sequence[str]) -> "DataFrame":
     return frame[list(dict.fromkeys(found))]
 
 
+KNOWN_VALUES = {"status": ("done", "failed", "running", "left"), "plan": ("current", "earlier"), "region": (*REGIONS,)}
+"""Values that may be asked for though no row has them."""
+
+
 def where(frame: "DataFrame", *conditions: str) -> "DataFrame":
     """The rows in which columns have, or do not have, given values: `where(frame, "label!=Abacus", "hidden_size=64")`.
 
     `null` is a missing value: `loss!=null` selects the rows with a value. Raises `UserError` for a value that no row
-    has.
+    has, but for `KNOWN_VALUES`.
     """
     for condition in conditions:
         name, equals, text = condition.partition("=")
@@ -114,7 +118,8 @@ def where(frame: "DataFrame", *conditions: str) -> "DataFrame":
                 wanted = {"true": 1.0, "false": 0.0}[value.lower()] if column.dtype.kind == "b" else float(value)
         is_null = value in ("", "null")
         found = column.isna() if is_null else (column == wanted).fillna(False).astype(bool)
-        if len(frame) and not found.any() and (is_equal or not is_null):
+        is_known = (is_null and not is_equal) or value in KNOWN_VALUES.get(str(column.name), ())
+        if len(frame) and not found.any() and not is_known:
             values = dict.fromkeys(plain_values(column))
             known = [one if isinstance(one, str) else json.dumps(one) for one in values]
             hint = did_you_mean(value, known) or f" There are: {joined(known)}."
