@@ -121,7 +121,7 @@ def test_reports_keep_the_ways_of_running_apart(run: Run, tmp_path: Path) -> Non
     page = run.report().read_text()
     assert all(f"turning, base={base}" in page for base in (3, 20))
     assert "a run" in page
-    assert "What differs" not in page
+    assert "changed for the evaluation" in page
 
 
 def test_the_command_sweeps_and_labels(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,6 +49,7 @@ def base_tree(base: str, place: Path, *more: str) -> Path:
 
 
 LABEL_METRICS = ("accuracy", "ood_accuracy", "last_label", "correct_prefix")
+WITHDRAWN_METRICS = ("number_digit_accuracy",)
 
 
 def nameless(value: Any) -> Any:
@@ -66,7 +67,7 @@ def measured(value: Any) -> Any:
     if "targets_by_position" in value and "metrics" not in value:  # the metrics stood beside the sums
         value = {"metrics": {name: value[name] for name in value if name in LABEL_METRICS}}
     if isinstance(metrics := value.get("metrics"), dict):
-        return sorted(metrics.items())
+        return sorted(item for item in metrics.items() if item[0] not in WITHDRAWN_METRICS)
     return [measured(item) for item in value.values()]
 
 
