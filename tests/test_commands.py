@@ -21,7 +21,9 @@ from numerate import catalogue
 from numerate.cli import Call, main
 from numerate.commands import studies
 from numerate.commands.compare import resolve_runs
+from numerate.commands.runs import sweep
 from numerate.commands.table import COMMANDS
+from numerate.recipes import addition_abacus
 from numerate.recipes.study import Study
 from numerate.records.schema import checksum
 from numerate.runs.end import End, write_end
@@ -702,3 +704,8 @@ def test_a_warning_is_one_plain_line(runs: Path, tmp_path: Path) -> None:
     lines = done.err.splitlines()
     assert len(lines) == 1, done.err
     assert lines[0].startswith("numerate: warning: model.positions.0: position")
+
+
+def test_settings_beside_a_preset_are_kept() -> None:
+    recipes = sweep(addition_abacus(), ["training.steps=7", "model.hidden_size=24,32"], "debug")
+    assert [(one.training.steps, one.model.hidden_size) for one in recipes] == [(7, 24), (7, 32)]  # type: ignore[attr-defined]
