@@ -151,7 +151,8 @@ def overview(it: Subject) -> Parts:
         note = "Red: the sizes of training. A cell reads 100 or 0 only where all or none were right."
         yield it.embed(figures.maps(few_maps, it.metric), "Medians over seeds. " * it.has_seeds + note + few)
     if len(axes) in (1, 2) and len(along):
-        bands = "lowest and highest of the converged seeds" if it.has_seeds else "95 % intervals over questions"
+        of = " of the converged seeds" * bool(len(it.converged))
+        bands = f"lowest and highest{of or ' seed'}" if it.has_seeds else "95 % intervals over questions"
         yield it.embed(
             figures.lengths({"": it.shown}, it.metric), f"Bands: {bands}. Shaded: the lengths of training.{few}"
         )
@@ -407,9 +408,9 @@ SECTIONS: Mapping[str, Callable[[Subject], Parts]] = {
 def _printed(it: Subject) -> Iterator[tuple[str, Table]]:
     """The main tables of a page with their titles."""
     for title in ("Results", "Strata", "Differences", "Differences over the same questions", "What differs"):
-        for part in SECTIONS[title](it) if len(it.cells) else ():
-            if isinstance(part, Table):
-                yield part.fold or title, part
+        tables = [part for part in SECTIONS[title](it) if isinstance(part, Table)] if len(it.cells) else []
+        for i, table in enumerate(tables):
+            yield (table.fold or f"By {table.texts.columns[table.num_keys]}") if i else title, table
 
 
 # Pages ----------------------------------------------------------------------------------------------------------------
