@@ -437,7 +437,7 @@ def maps(tasks: "Tasks", metric: str | None = None, width: float = style.PAGE, *
     drawn: list[Panel] = [(name, partial(heat_map, own, metric=metric, bar=False)) for name, own in frames]
     drawn += further
     columns = 2 if len(drawn) in (2, 4) else 3
-    return panels(drawn, width, columns=columns, height=2.8 if further else 2.6, metric="" if further else metric)
+    return panels(drawn, width, columns=columns, height=2.8 if further else 2.6, metric=metric)
 
 
 def lengths(tasks: "Tasks", metric: str | None = None, width: float = style.PAGE) -> "Figure":
