@@ -128,7 +128,10 @@ def test_runs_named_one_by_one_share_a_variant_if_they_differ_in_the_seed_alone(
         ("a", "a (hidden_size=128)", 0),
         ("b", "b", 0),
     ]
-    assert len(cells([folders[0], folders[0] / "."])) == 36
+    assert len(cells([folders[0], folders[0] / "."])) == len(cells(one for one in folders[:1])) == 36
+    for nothing in (None, [3]):
+        with pytest.raises(UserError, match="runs: must be a study, a run, a folder or title"):
+            cells(nothing)  # type: ignore[arg-type]
     again = write_run(tmp_path / "elsewhere" / "a" / "000000000000", recipe("a", 0), sums(lambda n: 0.5))
     assert set(cells([folders[0], again])["variant"]) == {"a", "a 2"}, "a seed that was run twice is no second seed"
     with pytest.raises(UserError, match=r"no study in .* is called"):

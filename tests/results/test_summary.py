@@ -152,6 +152,9 @@ def test_what_no_cell_has_is_refused_with_what_there_is(study: Studies) -> None:
         summary(frame, by=["lenght"])
     with pytest.raises(UserError, match="statistic: must be one of median, iqm, mean"):
         summary(frame, statistic="mode")
+    with pytest.raises(UserError, match="by: questions is measured, and groups nothing"):
+        summary(frame, by=["questions"])
+    assert summary(frame, by="region").equals(summary(frame, by=["region"]))
     assert (len(scores(frame.iloc[:0])), len(summary(frame.iloc[:0]))) == (0, 0)
 
 

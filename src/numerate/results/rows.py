@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from numerate.config.differences import SETTINGS_WITHOUT_EFFECT, differences, format_settings, shortest_texts
+from numerate.errors import UserError
 from numerate.evaluation.answer_metrics import ANSWER_METRICS, PROPORTION_METRICS, own_scores
 from numerate.evaluation.labels import METRICS
 from numerate.records.heads import RECIPE_FILE, read_header, read_metrics
@@ -215,11 +216,15 @@ def find_runs(
 
     Raises `UserError` for a study or run that is not there.
     """
-    several: Sequence[Any] = runs if isinstance(runs, list | tuple) else [runs]
+    is_one = isinstance(runs, str | os.PathLike) or hasattr(runs, "path") or hasattr(runs, "recipes")
+    several: Sequence[Any] = [runs] if is_one or not isinstance(runs, Iterable) else [*runs]
     found: list[RunEntry] = []
     alone: dict[Path, Path] = {}
     for one in several:
-        address = folder_name(one.title) if hasattr(one, "recipes") else os.fspath(getattr(one, "path", one))
+        address = folder_name(one.title) if hasattr(one, "recipes") else getattr(one, "path", one)
+        if not isinstance(address, str | os.PathLike):
+            raise UserError(f"runs: must be a study, a run, a folder or title, or several of these, not {one!r}")
+        address = os.fspath(address)
         if (Path(address) / RECIPE_FILE).is_file():
             alone[Path(address).resolve()] = Path(address)
         else:

@@ -369,7 +369,7 @@ class Seeds:
 
 def summary(
     frame: "DataFrame",
-    by: Sequence[str] = ("variant", "region"),
+    by: str | Sequence[str] = ("variant", "region"),
     *,
     metric: str | None = None,
     checkpoint: str | None = None,
@@ -389,9 +389,12 @@ def summary(
     By `region`, the cells are those of the map that every run has (`shared_cells`), and several regions out of
     distribution are also one, `ood`. Raises `UserError` for a metric or a column that no cell has.
     """
+    by = [by] if isinstance(by, str) else [*by]
     check_choice("statistic", statistic, STATISTICS)
     if metric is not None:
         check_metric(frame, metric)
+    if taken := [name for name in by if name in Measured.__dataclass_fields__]:
+        raise UserError(f"by: {taken[0]} is measured, and groups nothing")
     if missing := [name for name in by if name not in frame and name != "length"]:
         raise UserError(f"by: there is no column {missing[0]!r}; there are: {', '.join(map(str, frame.columns[:20]))}")
     chosen = reported(frame, checkpoint)
