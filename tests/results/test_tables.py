@@ -354,7 +354,7 @@ def test_latex_reads_no_letter_of_a_table_as_its_own_and_ties_are_bold_together(
         {"model_width": ["50 % & {#1} $x^2~ \\a <b>", "[10, 20]", "* 2"], "final.ood_test, %": ["93", "90", "70"]}
     )
     intervals = {"final.ood_test, %": [(0.93, 0.88, 0.97), (0.9, 0.85, 0.92), (0.7, 0.6, 0.8)]}
-    lines = to_latex(Table(texts, intervals, ["% of all"])).splitlines()
+    lines = to_latex(Table(texts, intervals, ["% of all; group=a splits them", "where=b", "Seeds: 0."])).splitlines()
     rows = [line.removesuffix(r" \\") for line in lines if line.endswith(r"\\")]
     assert rows == [
         r"model width & OOD test (final), \%",
@@ -363,7 +363,7 @@ def test_latex_reads_no_letter_of_a_table_as_its_own_and_ties_are_bold_together(
         r"{[}10, 20] & \textbf{90}",
         r"{*} 2 & 70",
     ]
-    assert r"\caption{\% of all}" in lines
+    assert r"\caption{\% of all. Seeds: 0.}" in lines, "hints of options are for the terminal"
     assert r"\toprule" in lines
 
 

@@ -1,6 +1,7 @@
 """Tables for people and for programs: text fitted to a terminal, Markdown, LaTeX, CSV, JSON lines, Parquet."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -241,7 +242,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A LaTeX table for the package booktabs, with the notes as its caption.
+    """A LaTeX table for the package booktabs, with the notes as its caption, without hints of options.
 
     The best of each column with intervals is bold, with all whose intervals overlap its own; none where all do.
     """
@@ -251,7 +252,8 @@ def to_latex(table: Table) -> str:
             texts.iloc[row, texts.columns.get_loc(name)] = rf"\textbf{{{texts[name].iloc[row]}}}"
     texts.columns = [_latex(in_words(name)) for name in texts.columns]
     align = "".join("r" if right else "l" for right in table.is_number)
-    caption = " ".join(map(_latex, table.notes)) or None
+    notes = [re.sub(r"(^|; )\w+=.*", "", note).removesuffix(".") for note in table.notes]
+    caption = " ".join(f"{_latex(note)}." for note in notes if note) or None
     options: Any = {"hrules": True, "column_format": align, "position_float": "centering" if caption else None}
     return str(texts.style.hide(axis="index").to_latex(caption=caption, **options))
 
