@@ -183,6 +183,14 @@ def test_a_run_that_was_not_evaluated_has_its_training(tmp_path: Path) -> None:
     text = text_of(run_page(folder))
     assert "Nothing has been evaluated yet." in text
     assert "Training" in text
+    text = text_of(page(find_runs([folder, make(tmp_path, "b")]), "both"))
+    assert "1 of 2 runs was not evaluated: a seed 0." in text
+
+
+def test_runs_without_a_cell_in_common_are_said_not_to_compare(tmp_path: Path) -> None:
+    halves = [[line for line in sums(lambda n: 1.0) if line["cell"]["first_digits"] % 2 == i] for i in range(2)]
+    folders = [make(tmp_path, name, cells=half) for name, half in zip("ab", halves, strict=True)]
+    assert "The runs have no cell in common" in text_of(page(find_runs(folders), "both"))
 
 
 def test_a_run_that_logged_no_number_has_no_curve(tmp_path: Path) -> None:

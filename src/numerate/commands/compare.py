@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten, wrap
 from typing import Any
 
 from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, pretrained_runs
@@ -72,7 +73,8 @@ def missing_runs_note(
     """
     parts = []
     if failed:
-        named = joined([f"{label} ({' '.join(error.split())[:100]})" for label, error in failed], MAX_NAMED_RUNS)
+        texts = [f"{label} ({shorten(error, 100, placeholder=' ...')})" for label, error in failed]
+        named = joined(texts, MAX_NAMED_RUNS)
         verb = "is" if len(failed) == 1 else "are"
         parts.append(
             f"{len(failed)} of {num_shown + len(failed)} runs failed and {verb} not in anything {location}: {named}."
@@ -96,7 +98,7 @@ def plot(kind: str, *addresses: str, out: str | None = None, runs_dir: str | Non
     entries = find_runs(runs.folders, runs_dir, runs.labels) if runs.folders else []
     print(style.save(draw(kind, entries, **options), path))
     if warning := missing_runs_note(len(runs.folders), runs.failed, runs.missing_variants, location="drawn"):
-        print(warning)
+        print("\n".join(wrap(warning, output_width() or MAX_PROSE_WIDTH)))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain, count
 from pathlib import Path
-from textwrap import wrap
+from textwrap import shorten, wrap
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
@@ -191,7 +191,13 @@ def results(it: Subject) -> Parts:
     notes = [f"{capitalized(what)}.{weigh}", _sizes(it, found)]
     if lacking := [name for name in it.seeds.index if name not in {*table["variant"]}]:
         notes.append(f"Without a value: {joined(lacking)}.")
-    if len(shared_cells(it.map)) < len(it.map):
+    evaluated = set(it.cells["run"])
+    if left := [f"{one.variant} seed {one.seed}" for one in it.entries if one.run not in evaluated]:
+        verb = "was" if len(left) == 1 else "were"
+        notes.append(f"{len(left)} of {len(it.entries)} runs {verb} not evaluated: {joined(left, 7)}.")
+    if (shared := shared_cells(it.map)) is it.map:
+        notes.append("The runs have no cell in common: means of regions are over other cells in each.")
+    elif len(shared) < len(it.map):
         notes.append("The runs were evaluated on different cells: means of regions are over those that all have.")
     if default_metric(it.cells) == "bits_per_byte":
         notes.append("The tokenizers differ: losses and perplexities do not compare, bits per byte do.")
@@ -524,7 +530,7 @@ def card(folder: Path, title: str, introduction: str, metadata: Mapping[str, Any
 def _failures(entries: Sequence[RunEntry]) -> list[str]:
     """A sentence about the runs of a study that are not done."""
     failed = [(one, str(one.state.error)) for one in entries if one.state is not None and one.state.error is not None]
-    named = [f"{one.variant} seed {one.seed} ({' '.join(error.split())[:100]})" for one, error in failed]
+    named = [f"{one.variant} seed {one.seed} ({shorten(error, 100, placeholder=' ...')})" for one, error in failed]
     verb = "is" if len(failed) == 1 else "are"
     sentence = f"{len(failed)} of {len(entries)} runs failed and {verb} not in anything below: "
     return [f"{sentence}{joined(named, 7)}."] if failed else []
