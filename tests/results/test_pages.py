@@ -193,6 +193,12 @@ def test_runs_without_a_cell_in_common_are_said_not_to_compare(tmp_path: Path) -
     assert "The runs have no cell in common" in text_of(page(find_runs(folders), "both"))
 
 
+def test_a_variant_of_equal_sizes_alone_takes_no_map_from_others(tmp_path: Path) -> None:
+    equal = [line for line in sums(lambda n: 1.0) if len({*line["cell"].values()}) == 1]
+    html = page(find_runs([make(tmp_path), make(tmp_path, "b", cells=equal)]), "both")
+    assert html.count("Red: the sizes of training.") == html.count("digits of the first number") == 1
+
+
 def test_a_run_that_logged_no_number_has_no_curve(tmp_path: Path) -> None:
     folder = make(tmp_path)
     for lines in ([], [{"step": 1, "loss": "nan"}]):

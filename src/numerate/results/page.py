@@ -146,8 +146,9 @@ def overview(it: Subject) -> Parts:
     if it.is_labels:
         note = "Share of the rows whose t-th label is correct. Shaded: trained positions; dotted: memorizing them."
         yield it.embed(figures.counts({"": it.shown}), note + few)
-    if len(axes) == 2 and len(it.map) > len(along) and is_share(it.metric or "exact_match"):
-        few_maps = {"": it.shown[it.shown["variant"].isin(variants[:MAX_MAPS])]}
+    with_map = [name for name, own in it.shown.groupby("variant", sort=False) if len(diagonal(own)) < len(own)]
+    if len(axes) == 2 and with_map and is_share(it.metric or "exact_match"):
+        few_maps = {"": it.shown[it.shown["variant"].isin(with_map[:MAX_MAPS])]}
         note = "Red: the sizes of training. A cell reads 100 or 0 only where all or none were right."
         yield it.embed(figures.maps(few_maps, it.metric), "Medians over seeds. " * it.has_seeds + note + few)
     if len(axes) in (1, 2) and len(along):
