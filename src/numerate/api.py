@@ -46,13 +46,17 @@ def train(recipe: Recipe, *, runs_dir: str | Path | None = None, quiet: bool = F
     return result.run
 
 
-def compare(runs: Sequence[Run | str | Path], path: str | Path = "compare.html") -> Path:
+def compare(runs: Run | str | Path | Sequence[Run | str | Path], path: str | Path = "compare.html") -> Path:
     """Writes a page that compares runs and seeds: medians, intervals, rates of success, heat maps side by side."""
     from numerate.results.page import page
     from numerate.results.rows import find_runs
-    from numerate.training.output_files import write_output
+    from numerate.training.output_files import check_output_file, write_output
 
-    folders: list[Any] = [run.path if isinstance(run, Run) else load(run).path for run in runs]
+    several = [runs] if isinstance(runs, Run | str | Path) else runs
+    folders: list[Any] = [run.path if isinstance(run, Run) else load(run).path for run in several]
+    if not folders:
+        raise UserError("compare: needs at least one run")
+    check_output_file(path, "html")
     entries = find_runs(folders)
     html = page(entries, " and ".join(dict.fromkeys(one.variant for one in entries)))
     return write_output(path, html.encode(), "The records are unchanged.")

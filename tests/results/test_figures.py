@@ -111,6 +111,8 @@ def test_a_map_has_the_median_of_the_seeds_with_the_sizes_of_training_inside_the
     assert len(ax.collections[0].get_segments()) == 4 * 3  # the four sides of a square of three cells
     with pytest.raises(UserError, match="needs the cells of one variant"):
         heat_map(frame)
+    with pytest.raises(UserError, match="metric: there is no 'nope'"):
+        forest(frame, metric="nope")
 
 
 def test_lines_are_of_the_converged_seeds_with_a_band_and_the_legend_says_how_many(frame: DataFrame) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from numerate.api import compare
 from numerate.errors import UserError
 from numerate.evaluation.labels import LabelCounts
 from numerate.evaluation.number_metrics import NumberScores
@@ -191,6 +192,15 @@ def test_runs_without_a_cell_in_common_are_said_not_to_compare(tmp_path: Path) -
     halves = [[line for line in sums(lambda n: 1.0) if line["cell"]["first_digits"] % 2 == i] for i in range(2)]
     folders = [make(tmp_path, name, cells=half) for name, half in zip("ab", halves, strict=True)]
     assert "The runs have no cell in common" in text_of(page(find_runs(folders), "both"))
+
+
+def test_a_comparison_in_python_needs_a_run_and_replaces_pages_alone(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="compare: needs at least one run"):
+        compare([], tmp_path / "none.html")
+    (tmp_path / "mine.csv").write_text("a,b\n")
+    with pytest.raises(UserError, match="exists and is no html file"):
+        compare(make(tmp_path), tmp_path / "mine.csv")
+    assert compare(make(tmp_path, "b"), tmp_path / "b.html").is_file()
 
 
 def test_a_variant_of_equal_sizes_alone_takes_no_map_from_others(tmp_path: Path) -> None:

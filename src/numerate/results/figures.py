@@ -293,6 +293,8 @@ def forest(
     regions = [name for name in (ALL_OOD, *reversed(REGIONS)) if (cells["region"] == name).any()]
     if not regions or region not in (None, *regions):
         raise UserError(f"region: {region} was not evaluated; there are: {', '.join(regions) or 'none'}")
+    if metric is not None:
+        check_metric(cells, metric)
     region, metric = region or regions[0], metric or default_metric(cells)
     found, kept = scores(cells[cells["region"] == region], ["variant", "region"], metric), converged(frame)["run"]
     styles = style.series_styles(frame)
